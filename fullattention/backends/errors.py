@@ -1,0 +1,37 @@
+"""The errors a user of a backend can meet."""
+
+from __future__ import annotations
+
+
+class InvalidInputError(ValueError):
+    """An argument breaks a rule of the contract; the message names the argument and the rule."""
+
+
+class UnavailableError(RuntimeError):
+    """A backend cannot run here.
+
+    Attributes:
+        backend: the name that was asked for.
+        reason: why it cannot run, in one line.
+    """
+
+    def __init__(self, backend: str, reason: str) -> None:
+        super().__init__(f"backend {backend!r} is unavailable: {reason}")
+        self.backend = backend
+        self.reason = reason
+
+
+class UnsupportedError(RuntimeError):
+    """A call needs a capability that the backend lacks.
+
+    Attributes:
+        backend: name of the backend.
+        capability: what the call needs, a key of `interface.CAPABILITIES` or a dtype.
+        reason: why the backend lacks it.
+    """
+
+    def __init__(self, backend: str, capability: str, reason: str) -> None:
+        super().__init__(f"backend {backend!r} lacks {capability}: {reason}")
+        self.backend = backend
+        self.capability = capability
+        self.reason = reason

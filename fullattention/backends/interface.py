@@ -1,0 +1,160 @@
+"""What a backend is: a function that attends, and a record of what it can do and how it rounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from fullattention.backends.errors import UnsupportedError
+from fullattention.backends.precision import DTYPES, Precision
+
+Array = Any
+"""An array of a backend's own library."""
+
+Shape = tuple[int, ...]
+
+MaskedRows = Literal["nan", "zero"]
+"""What a row of V and of the weights holds when every key is hidden from its query."""
+
+CAPABILITIES: Mapping[str, str] = MappingProxyType(
+    {
+        "mask": "hides keys by a boolean array",
+        "causal": "hides the keys after a query's own position without a mask array",
+        "weights": "returns the attention weights",
+        "dropout": "drops weights in training",
+        "gradient": "can be differentiated by its library",
+        "wide_scores": "scores beyond the input dtype's range do not overflow",
+        "determinism": "the same input gives the same bits twice",
+    }
+)
+"""What a backend does unless its `lacks` says otherwise."""
+
+
+class Attend(Protocol):
+    """The arithmetic of a backend.
+
+    `FullAttention` has checked and resolved everything before the call: every axis has at least
+    one entry; `hidden` is None or a 4-D boolean array broadcastable to (B, H, L, S), True where a
+    key is hidden; `causal` hides every key s > l and comes only with L == S and without `hidden`;
+    `scale` is finite and not zero; `dropout` is a probability, 0 outside training.
+
+    Args:
+        q: queries (B, L, H, E), any strides.
+        k: keys (B, S, H, E), any strides.
+        v: values (B, S, H, D), any strides.
+
+    Returns:
+        V (B, L, H, D), and the weights (B, H, L, S) after dropout if `weights`, else None.
+    """
+
+    def __call__(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        hidden: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+        weights: bool,
+    ) -> tuple[Array, Array | None]:
+        """Attend; see the class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrays:
+    """How the arrays of one library are made, read and combined."""
+
+    library: str
+    """Import name of the library."""
+    type: type[Any]
+    """Its array class."""
+    put: Callable[[np.ndarray, str], Array]
+    """Copies a NumPy array to a device."""
+    take: Callable[[Array], np.ndarray]
+    """Copies an array back to NumPy; bfloat16 comes as `ml_dtypes.bfloat16`."""
+    strided: Callable[[Array, Shape, Shape, int], Array]
+    """A view of a 1-D array: shape, strides and offset in elements. Raises ValueError where the
+    library cannot express such a view."""
+    synchronize: Callable[[str], None]
+    """Returns once all work queued on a device is done."""
+    where: Callable[[Array, Array | float, Array], Array]
+    """Elementwise choice; the result has the last argument's dtype."""
+    zeros: Callable[[Shape, Array], Array]
+    """Zeros with the dtype and device of the second argument."""
+    contiguous: Callable[[Array], Array]
+    """The array itself, or a copy in C order."""
+    any_true: Callable[[Array], bool]
+    """False if no entry of a boolean array is True; may answer True without looking where looking
+    would wait for a device."""
+
+
+def _no_seed(_seed: int) -> None:
+    """Draws nothing, so there is nothing to seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """One implementation of FullAttention on one device.
+
+    Raises:
+        ValueError: a field breaks its rule; the message names the field.
+    """
+
+    name: str
+    """Lower-case words joined by hyphens: library-method."""
+    attend: Attend
+    arrays: Arrays
+    precision: Mapping[str, Precision]
+    """How it rounds, by dtype; a dtype that is not listed is not supported."""
+    version: str = ""
+    """Version of the library that does the work."""
+    device: str = "cpu"
+    seed: Callable[[int], None] = _no_seed
+    """Restarts the random numbers that dropout draws from."""
+    masked_rows: MaskedRows | None = None
+    """What `attend` itself gives in a fully hidden row; None: it is never sent one."""
+    batch_invariant: bool = False
+    """Whether a batch entry's bits never depend on the other entries."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Missing capability (or dtype) -> why."""
+    deviates: Mapping[str, str] = field(default_factory=dict)
+    """Contract requirement that is knowingly not met -> why."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
+            raise ValueError(f"name {self.name!r} is not lower-case words joined by hyphens")
+        if not self.precision:
+            raise ValueError("precision is empty: list at least one dtype")
+        _refuse_unknown("precision", self.precision, DTYPES)
+        _refuse_unknown("lacks", self.lacks, (*CAPABILITIES, *DTYPES))
+        if self.masked_rows not in ("nan", "zero", None):
+            raise ValueError(f"masked_rows is {self.masked_rows!r}: one of 'nan', 'zero', None")
+
+    def require(self, capability: str) -> None:
+        """Refuse a call that needs something this backend lacks.
+
+        Raises:
+            UnsupportedError: the capability is missing.
+        """
+        if capability in self.lacks:
+            raise UnsupportedError(self.name, capability, self.lacks[capability])
+        if capability in DTYPES and capability not in self.precision:
+            raise UnsupportedError(self.name, capability, f"it takes {', '.join(self.precision)}")
+
+
+def _refuse_unknown(name: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"{name} has {', '.join(unknown)}: known are {', '.join(known)}")
+
+
+def dtype_name(array: Array) -> str:
+    """Name of an array's dtype as NumPy spells it, whatever library it comes from."""
+    return str(array.dtype).removeprefix("torch.")

@@ -1,0 +1,63 @@
+"""NumPy arrays for the backends that use them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fullattention.backends.errors import UnavailableError
+from fullattention.backends.interface import Array, Arrays, Shape
+
+_generator = np.random.default_rng()
+
+
+def require_cpu(backend: str, device: str) -> None:
+    """Refuse any device but the CPU.
+
+    Raises:
+        UnavailableError: another device is asked for.
+    """
+    if device != "cpu":
+        raise UnavailableError(backend, f"NumPy runs on 'cpu', not {device!r}")
+
+
+def seed(value: int) -> None:
+    """Restart the generator that dropout draws from."""
+    global _generator  # noqa: PLW0603 - one stream per process, as in the frameworks
+    _generator = np.random.default_rng(value)
+
+
+def drop(weights: np.ndarray, dropout: float) -> np.ndarray:
+    """Drop weights with probability `dropout` and divide the kept ones by its complement."""
+    if dropout == 0.0:
+        return weights
+    if dropout == 1.0:
+        return np.zeros_like(weights)
+    kept = _generator.random(weights.shape, dtype=np.float32) >= dropout
+    return np.where(kept, weights / (1.0 - dropout), 0.0).astype(weights.dtype, copy=False)
+
+
+def _put(array: np.ndarray, device: str) -> np.ndarray:
+    return array.copy()
+
+
+def _strided(buffer: np.ndarray, shape: Shape, strides: Shape, offset: int) -> np.ndarray:
+    steps = tuple(stride * buffer.itemsize for stride in strides)
+    return np.lib.stride_tricks.as_strided(buffer[offset:], shape, steps)
+
+
+def _where(condition: Array, chosen: Array | float, other: np.ndarray) -> np.ndarray:
+    return np.where(condition, np.asarray(chosen, other.dtype), other)
+
+
+ARRAYS = Arrays(
+    library="numpy",
+    type=np.ndarray,
+    put=_put,
+    take=np.array,
+    strided=_strided,
+    synchronize=lambda device: None,
+    where=_where,
+    zeros=lambda shape, like: np.zeros(shape, like.dtype),
+    contiguous=np.ascontiguousarray,
+    any_true=lambda array: bool(array.any()),
+)

@@ -1,0 +1,175 @@
+"""Finds backends: the built-in table, entry points, `module:object`, and `path.py[:object]`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from fullattention.backends.errors import UnavailableError
+from fullattention.backends.interface import Backend
+
+ENTRY_POINTS = "fullattention.backends"
+
+BUILT_IN: dict[str, str] = {
+    "numpy-reference": "fullattention.backends.numpy_reference:backend",
+    "numpy-matmul": "fullattention.backends.numpy_matmul:backend",
+    "torch-einsum": "fullattention.backends.torch_einsum:backend",
+    "torch-sdpa": "fullattention.backends.torch_sdpa:backend",
+    "torch-sdpa-math": "fullattention.backends.torch_sdpa:math",
+    "torch-sdpa-flash": "fullattention.backends.torch_sdpa:flash_attention",
+    "torch-sdpa-efficient": "fullattention.backends.torch_sdpa:efficient",
+    "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
+}
+"""Name -> a function of a device. A table works in a bare checkout, without package metadata."""
+
+PLANNED: dict[str, str] = {
+    "cupy-matmul": "not written yet: CuPy backends come in a later version",
+    "cupy-fused": "not written yet: CuPy backends come in a later version",
+    "numba-cuda": "not written yet: Numba CUDA backends come in a later version",
+}
+"""Name -> why there is nothing to run."""
+
+EXTRAS = {"torch": "torch", "ml_dtypes": "suite", "numba": "numba", "cupy": "cuda12 or cuda13"}
+"""Import name of an optional library -> the extra that brings it."""
+
+
+def names() -> list[str]:
+    """Every backend known by name: built in, planned, and registered by entry points."""
+    return list(dict.fromkeys([*BUILT_IN, *PLANNED, *_entry_points()]))
+
+
+@functools.cache
+def load(spec: str, device: str = "cpu") -> Backend:
+    """The backend that a name, `module:object` or `path.py[:object]` stands for.
+
+    Raises:
+        UnavailableError: it cannot run here; the reason says why.
+        LookupError: there is no such backend.
+        TypeError: the object is no backend.
+    """
+    if spec in PLANNED:
+        raise UnavailableError(spec, PLANNED[spec])
+    found = load_object(spec)
+    if isinstance(found, Backend):
+        if found.device != device:
+            raise UnavailableError(spec, f"it runs on device {found.device!r} only, not {device!r}")
+        return found
+    if isinstance(found, type) or not callable(found):
+        raise TypeError(f"{spec!r} is {found!r}: neither a Backend nor a function of a device")
+    return _build(spec, found, device)
+
+
+def _build(spec: str, build: Callable[[str], object], device: str) -> Backend:
+    try:
+        built = build(device)
+    except UnavailableError:
+        raise
+    except ImportError as error:
+        raise UnavailableError(spec, _missing(error)) from error
+    except Exception as error:
+        raise TypeError(
+            f"{spec!r} is no function of a device: called with {device!r} it raised "
+            f"{type(error).__qualname__}: {error}"
+        ) from error
+    if not isinstance(built, Backend):
+        raise TypeError(f"{spec!r} gave {built!r}: not a Backend")
+    return built
+
+
+def load_object(spec: str) -> object:
+    """The object that a name, `module:object` or `path.py[:object]` stands for.
+
+    Without `:object`, a file stands for its `backend`, else for its only Backend or its own class
+    `FullAttention`.
+
+    Raises:
+        UnavailableError: the module needs a library that is not installed.
+        LookupError: there is nothing by that name; the message lists what there is.
+    """
+    target = BUILT_IN.get(spec) or _entry_points().get(spec) or spec
+    place, _, attribute = target.partition(":")
+    is_file = place.endswith(".py")
+    if not is_file and not attribute:
+        raise LookupError(
+            f"no backend is called {spec!r}; known are {', '.join(names())}; "
+            "your own goes by module:object or path.py[:object]"
+        )
+    if is_file and not Path(place).is_file():
+        raise LookupError(f"{spec!r}: there is no file {place}")
+    module = _imported(spec, place, is_file)
+    if attribute:
+        if not hasattr(module, attribute):
+            raise LookupError(f"{spec!r}: {place} has no {attribute!r}")
+        return getattr(module, attribute)
+    return _only_candidate(module, spec)
+
+
+def _imported(spec: str, place: str, is_file: bool) -> ModuleType:
+    try:
+        return _module_from_file(Path(place)) if is_file else importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is not None and place.startswith(error.name):
+            raise LookupError(f"{spec!r}: there is no module {error.name!r}") from error
+        raise UnavailableError(spec, _missing(error)) from error
+    except Exception as error:
+        raise LookupError(
+            f"{spec!r} does not import: {type(error).__qualname__}: {error}"
+        ) from error
+
+
+def _only_candidate(module: ModuleType, spec: str) -> object:
+    """The object of a file that names none; what the file merely imports does not count."""
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, Backend)
+        or (
+            name in ("backend", "FullAttention")
+            and getattr(value, "__module__", None) == module.__name__
+        )
+    }
+    if "backend" in found:
+        return found["backend"]
+    if len(found) == 1:
+        return next(iter(found.values()))
+    raise LookupError(
+        f"{spec!r}: the file defines {', '.join(found) or 'no Backend, `backend` or FullAttention'}"
+        "; name one object as path.py:object"
+    )
+
+
+def _module_from_file(path: Path) -> ModuleType:
+    path = path.resolve()
+    # A file may import its neighbours, as it does when it is run as a script.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = f"_candidate_{path.stem}_{abs(hash(path)):x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def _entry_points() -> dict[str, str]:
+    return {
+        point.name: point.value for point in importlib.metadata.entry_points(group=ENTRY_POINTS)
+    }
+
+
+def _missing(error: ImportError) -> str:
+    library = (error.name or "").partition(".")[0]
+    if library in EXTRAS:
+        return f"{library} is not installed: pip install 'fullattention[{EXTRAS[library]}]'"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{library} is not installed"
+    return f"{library or 'a library'} does not import: {error}"

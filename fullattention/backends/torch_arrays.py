@@ -1,0 +1,83 @@
+"""Torch tensors for the backends that use them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fullattention.backends.errors import UnavailableError
+from fullattention.backends.interface import Array, Arrays, Shape
+
+
+def require_device(backend: str, device: str) -> None:
+    """Refuse a device that torch cannot reach.
+
+    Raises:
+        UnavailableError: there is no such device; the reason names it.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UnavailableError(
+            backend, f"torch {torch.__version__}, device {device}: {reason}"
+        ) from error
+
+
+def seed(value: int) -> None:
+    """Restart torch's generators on every device."""
+    torch.manual_seed(value)
+
+
+def _put(array: np.ndarray, device: str) -> torch.Tensor:
+    contiguous = np.array(array, order="C")
+    if str(array.dtype) == "bfloat16":
+        return torch.from_numpy(contiguous.view(np.uint16)).view(torch.bfloat16).to(device)
+    return torch.from_numpy(contiguous).to(device)
+
+
+def _take(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return tensor.contiguous().view(torch.uint16).numpy().copy().view(ml_dtypes.bfloat16)
+    return tensor.numpy().copy()
+
+
+def _strided(buffer: torch.Tensor, shape: Shape, strides: Shape, offset: int) -> torch.Tensor:
+    if min(strides) < 0:
+        raise ValueError("torch tensors have no negative strides")
+    return buffer.as_strided(shape, strides, offset)
+
+
+def _synchronize(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _where(condition: Array, chosen: Array | float, other: torch.Tensor) -> torch.Tensor:
+    return torch.where(condition, chosen, other)
+
+
+def _zeros(shape: Shape, like: torch.Tensor) -> torch.Tensor:
+    # The empty sum keeps the result attached to the graph, with a gradient of zero.
+    return like.new_zeros(shape) + like.reshape(-1)[:0].sum()
+
+
+def _any_true(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "cpu" or torch.compiler.is_compiling() or bool(tensor.any())
+
+
+ARRAYS = Arrays(
+    library="torch",
+    type=torch.Tensor,
+    put=_put,
+    take=_take,
+    strided=_strided,
+    synchronize=_synchronize,
+    where=_where,
+    zeros=_zeros,
+    contiguous=torch.Tensor.contiguous,
+    any_true=_any_true,
+)

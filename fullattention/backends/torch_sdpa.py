@@ -1,0 +1,223 @@
+"""torch's scaled_dot_product_attention: its own choice of kernel, and each kernel by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own name for it
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fullattention.backends import torch_arrays
+from fullattention.backends.errors import UnavailableError, UnsupportedError
+from fullattention.backends.interface import Array, Attend, Backend
+from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
+
+LEAK = "a NaN or infinite score in a hidden position reaches its row: torch adds -inf to it"
+NO_WEIGHTS = "scaled_dot_product_attention does not return weights"
+
+
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    hidden: Array | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    weights: bool,
+) -> tuple[Array, Array | None]:
+    """Attend by whichever kernel torch picks; see `interface.Attend`."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=None if hidden is None else ~hidden,
+        dropout_p=dropout,
+        is_causal=causal,
+        scale=scale,
+    )
+    return out.transpose(1, 2), None
+
+
+def _forced(name: str, kernel: SDPBackend) -> Attend:
+    def attend_forced(
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        hidden: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+        weights: bool,
+    ) -> tuple[Array, Array | None]:
+        def call() -> tuple[Array, Array | None]:
+            with sdpa_kernel(kernel):
+                return attend(
+                    q,
+                    k,
+                    v,
+                    hidden=hidden,
+                    causal=causal,
+                    scale=scale,
+                    dropout=dropout,
+                    weights=weights,
+                )
+
+        try:
+            return call()
+        except RuntimeError as error:
+            if "No available kernel" not in str(error) and "No viable backend" not in str(error):
+                raise
+            raise UnsupportedError(name, "this call", _reason(call, error)) from error
+
+    return attend_forced
+
+
+def _reason(call: Callable[[], object], error: RuntimeError) -> str:
+    """What torch warns about while it refuses a call; its error where it warns of nothing."""
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        with contextlib.suppress(RuntimeError):
+            call()
+    texts = [str(note.message).split(" (Triggered")[0].strip() for note in notes]
+    causes = [text for text in texts if not text.endswith(("because:", "because"))]
+    return "torch: " + (causes or [str(error).splitlines()[0]])[0]
+
+
+def _one_width(attend_equal: Attend) -> Attend:
+    """Serve D != E and unusual innermost strides by a kernel that takes neither.
+
+    Zeros appended to the features of q and k, or to the columns of v, change no score and no
+    column of V. A call that the kernel takes as it is pays nothing.
+    """
+
+    def attend_any(
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        hidden: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+        weights: bool,
+    ) -> tuple[Array, Array | None]:
+        width = max(q.shape[-1], v.shape[-1])
+        out, _ = attend_equal(
+            *(_fit(tensor, width) for tensor in (q, k, v)),
+            hidden=hidden,
+            causal=causal,
+            scale=scale,
+            dropout=dropout,
+            weights=weights,
+        )
+        return out[..., : v.shape[-1]], None
+
+    return attend_any
+
+
+def _fit(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    missing = width - tensor.shape[-1]
+    if missing:
+        return F.pad(tensor, (0, missing))
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _refusals(attend: Attend, device: str) -> dict[str, str]:
+    """Which dtypes and capabilities a kernel refuses on a device -> torch's reason.
+
+    Asked by one tiny call each, since that depends on the device and on torch's version.
+    """
+    plain: dict[str, Any] = {
+        "hidden": None,
+        "causal": False,
+        "scale": 0.5,
+        "dropout": 0.0,
+        "weights": False,
+    }
+    refusals: dict[str, str] = {}
+
+    def attempt(capability: str, dtype: torch.dtype, **options: object) -> None:
+        x = torch.ones((1, 8, 1, 8), dtype=dtype, device=device)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns why, and the reason is kept
+                attend(x, x, x, **(plain | options))
+        except UnsupportedError as error:
+            refusals[capability] = error.reason
+
+    for name in DTYPES:
+        attempt(name, getattr(torch, name))
+    taken = [name for name in DTYPES if name not in refusals]
+    if taken:
+        dtype = getattr(torch, taken[-1])
+        hidden = torch.ones((1, 1, 8, 8), dtype=torch.bool, device=device).triu(1)
+        attempt("mask", dtype, hidden=hidden)
+        attempt("causal", dtype, causal=True)
+        attempt("dropout", dtype, dropout=0.5)
+    return refusals
+
+
+def _any_kernel(dtype: str) -> Precision:
+    return widest(flash(dtype), prescaled(dtype))
+
+
+def _backend(
+    name: str,
+    device: str,
+    attend: Attend,
+    precision: Callable[[str], Precision],
+) -> Backend:
+    torch_arrays.require_device(name, device)
+    refusals = _refusals(attend, device)
+    taken = [dtype for dtype in DTYPES if dtype not in refusals]
+    if not taken:
+        raise UnavailableError(name, next(iter(refusals.values())))
+    return Backend(
+        name=name,
+        version=torch.__version__,
+        attend=attend,
+        arrays=torch_arrays.ARRAYS,
+        device=device,
+        seed=torch_arrays.seed,
+        precision={dtype: precision(dtype) for dtype in taken},
+        masked_rows="zero",
+        lacks={"weights": NO_WEIGHTS, **refusals},
+        deviates={} if "mask" in refusals else {"N4": LEAK},
+    )
+
+
+def backend(device: str) -> Backend:
+    """Whichever kernel torch picks."""
+    return _backend("torch-sdpa", device, attend, _any_kernel)
+
+
+def math(device: str) -> Backend:
+    """The unfused kernel."""
+    name = "torch-sdpa-math"
+    return _backend(name, device, _forced(name, SDPBackend.MATH), prescaled)
+
+
+def flash_attention(device: str) -> Backend:
+    """The flash kernel of the device."""
+    name = "torch-sdpa-flash"
+    kernel = _one_width(_forced(name, SDPBackend.FLASH_ATTENTION))
+    return _backend(name, device, kernel, flash)
+
+
+def efficient(device: str) -> Backend:
+    """The memory-efficient kernel."""
+    name = "torch-sdpa-efficient"
+    return _backend(name, device, _forced(name, SDPBackend.EFFICIENT_ATTENTION), flash)
+
+
+def cudnn(device: str) -> Backend:
+    """CuDNN's kernel."""
+    name = "torch-sdpa-cudnn"
+    return _backend(name, device, _forced(name, SDPBackend.CUDNN_ATTENTION), flash)

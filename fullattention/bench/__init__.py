@@ -1,0 +1,1 @@
+"""Benchmarks: the workloads people run, and how long each backend takes for them."""

@@ -1,0 +1,84 @@
+"""The record of the machine, the libraries and the settings that a timing depends on."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+
+import fullattention
+from fullattention.bench import machine
+from fullattention.bench.blas import blas
+from fullattention.records import Environment
+
+LIBRARIES = (
+    "numpy",
+    "torch",
+    "numba",
+    "numba-cuda",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "jax",
+    "onnxruntime",
+    "mkl",
+    "triton",
+)
+"""Distributions that do or compile the arithmetic of a backend."""
+
+VARIABLES = (
+    "CUDA_",
+    "CUPY_",
+    "GOMP_",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "KMP_HW_SUBSET",
+    "MKL_",
+    "NPY_",
+    "NUMBA_",
+    "NVIDIA_TF32_",
+    "OMP_",
+    "OPENBLAS_",
+    "PYTORCH_",
+    "TORCHINDUCTOR_",
+    "TORCH_",
+    "VECLIB_",
+    "XLA_",
+)
+"""Beginnings of the environment variables that change speed."""
+
+
+def environment(thread_count: int) -> Environment:
+    """Everything that timings taken in this process from now on depend on.
+
+    Load the backends first: a BLAS that is not loaded yet cannot be named.
+    """
+    gpu, driver = machine.gpu()
+    return Environment(
+        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        suite=fullattention.__version__,
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        platform=platform.platform(),
+        cpu=machine.cpu_model(),
+        cores=machine.usable_cores(),
+        memory_gib=round(machine.memory_limit() / machine.GIB, 1),
+        gpu=gpu,
+        gpu_driver=driver,
+        threads=thread_count,
+        load=machine.load_average(),
+        libraries=_versions(),
+        blas=blas(),
+        variables={
+            name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)
+        },
+    )
+
+
+def _versions() -> dict[str, str]:
+    installed = {}
+    for name in LIBRARIES:
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # the record lists what there is
+    return installed

@@ -1,0 +1,129 @@
+"""The options that choose what pytest times; `fullattention bench` has the same ones.
+
+The plugin defines `--backend`, `--device` and `--dtype`, which the conformance checks share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fullattention.backends import names
+from fullattention.bench.machine import usable_cores
+from fullattention.bench.workloads import Workload, parse_shape, select
+
+BASELINE = "torch-sdpa"
+"""Timed first, so that every later line can be told as a ratio to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to time, and how."""
+
+    backends: tuple[str, ...]
+    workloads: tuple[Workload, ...]
+    device: str
+    threads: int
+    full: bool
+    out: Path | None
+    """Folder that the records are appended to; None: they are not kept."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Define the options that only the benchmarks have."""
+    group = parser.getgroup("fullattention bench")
+    group.addoption(
+        "--workload",
+        action="append",
+        metavar="NAME",
+        help="workload by name or glob, again for more (default: a set for some minutes)",
+    )
+    group.addoption(
+        "--shape",
+        action="append",
+        metavar="B,L,S,H,E,D",
+        help="workload of your own, again for more",
+    )
+    group.addoption("--threads", type=int, metavar="N", help="threads (default: all usable cores)")
+    group.addoption("--full", action="store_true", help="every workload, and longer measuring")
+    group.addoption("--out", type=Path, metavar="DIR", help="folder for the records")
+
+
+OPTIONS = pytest.StashKey[Options]()
+"""Options that were made already, by a program that calls pytest."""
+
+
+def options_of(config: pytest.Config) -> Options:
+    """The options pytest was called with.
+
+    Raises:
+        pytest.UsageError: one of them makes no sense; the message says which and why.
+    """
+    if OPTIONS in config.stash:
+        return config.stash[OPTIONS]
+    given = config.getoption
+    try:
+        return make_options(
+            backends=_listed(given("backend")),
+            workloads=_listed(given("workload")),
+            shapes=_listed(given("shape")),
+            dtypes=_listed(given("dtype")),
+            device=given("device"),
+            threads=given("threads"),
+            full=given("full"),
+            out=given("out"),
+        )
+    except (LookupError, ValueError) as error:
+        raise pytest.UsageError(error.args[0]) from error
+
+
+def make_options(
+    *,
+    backends: Iterable[str] = (),
+    workloads: Iterable[str] = (),
+    shapes: Iterable[str] = (),
+    dtypes: Iterable[str] = (),
+    device: str = "cpu",
+    threads: int | None = None,
+    full: bool = False,
+    out: Path | None = None,
+) -> Options:
+    """The options with their defaults filled in.
+
+    Raises:
+        LookupError: there is no such workload.
+        ValueError: a shape, a dtype or the number of threads is none.
+    """
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads is {threads}: at least 1")
+    asked = list(dict.fromkeys(backends))
+    chosen = names() if asked in ([], ["all"]) else asked
+    return Options(
+        backends=tuple(sorted(chosen, key=lambda name: name != BASELINE)),
+        workloads=tuple(_in_dtypes(_chosen(workloads, shapes, full), dtypes)),
+        device=device,
+        threads=threads or usable_cores(),
+        full=full,
+        out=out,
+    )
+
+
+def _chosen(names: Iterable[str], shapes: Iterable[str], full: bool) -> list[Workload]:
+    """The named workloads and the given shapes; a shape alone replaces the default set."""
+    names, own = tuple(names), [parse_shape(text) for text in shapes]
+    return own if own and not names else [*select(names, full=full), *own]
+
+
+def _in_dtypes(workloads: list[Workload], dtypes: Iterable[str]) -> list[Workload]:
+    """Each workload in each of the dtypes, or in its own where none are given."""
+    dtypes = tuple(dtypes)
+    wanted = [w.in_dtype(d) for w in workloads for d in dtypes] if dtypes else workloads
+    return list(dict.fromkeys(wanted))
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    """An option's values, whether it can be given once or many times."""
+    return [value] if isinstance(value, str) else list(value or [])

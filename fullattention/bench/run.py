@@ -1,0 +1,136 @@
+"""`fullattention bench`: runs the benchmarks by pytest, shows them as they come, and reports."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from fullattention.bench.options import OPTIONS, Options, make_options
+from fullattention.bench.session import TIMINGS, VERDICTS, bench_session
+from fullattention.records import Environment, Timing, Verdict, read
+
+RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses."""
+
+
+class Listener(Protocol):
+    """Shows what a run does while it does it."""
+
+    def started(self, environment: Environment, count: int) -> None:
+        """So many timings are to be made, on this machine."""
+
+    def measured(self, timing: Timing) -> None:
+        """One timing is done, or it is known why there is none."""
+
+
+def run(
+    *,
+    backends: Iterable[str] = (),
+    workloads: Iterable[str] = (),
+    shapes: Iterable[str] = (),
+    dtypes: Iterable[str] = (),
+    device: str = "cpu",
+    threads: int | None = None,
+    full: bool = False,
+    out: Path | None = None,
+    listener: Listener,
+    report: Callable[[Path], str],
+) -> int:
+    """Time workloads on backends, and print and write the report, after an interruption too.
+
+    Args:
+        backends: names, `module:object` or `path.py[:object]`; none or `all`: every known one.
+        workloads: names or globs; none: the default set.
+        shapes: workloads of one's own, each `B,L,S,H,E,D`.
+        dtypes: in which each workload is run; none: the workload's own.
+        device: that the backends run on.
+        threads: that the libraries may use; None: as many as there are usable cores.
+        full: whether to run every workload and to measure longer.
+        out: new folder for records and report; None: one named by the time, in `results`.
+        listener: shows each timing as it is made.
+        report: writes the report of a folder of records, and returns it as text.
+
+    Returns:
+        The exit status: 0 if all that was timed is right, 1 if a backend was wrong or nothing was
+        timed, 2 if an argument makes no sense, 130 after an interruption.
+    """
+    out = out or Path("results") / datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
+    try:
+        options = make_options(
+            backends=backends,
+            workloads=workloads,
+            shapes=shapes,
+            dtypes=dtypes,
+            device=device,
+            threads=threads,
+            full=full,
+            out=out,
+        )
+    except (LookupError, ValueError) as error:
+        print(f"fullattention bench: {error.args[0]}", file=sys.stderr)
+        return USAGE
+    relay = _Relay(options, listener)
+    ended = pytest.main(_arguments(out), plugins=[relay])
+    if not (out / TIMINGS).exists():
+        return INTERRUPTED if relay.interrupted else USAGE
+    print(report(out), end="")
+    if relay.interrupted:
+        return INTERRUPTED
+    return RIGHT if ended == pytest.ExitCode.OK and _all_right(out) else WRONG
+
+
+def _arguments(out: Path) -> list[str]:
+    """Pytest's arguments: nobody else's settings, no files but in `out`, no output but failures."""
+    return [
+        *("--pyargs", "fullattention.bench"),
+        *(
+            "-c",
+            os.devnull,
+            f"--rootdir={Path(__file__).parent}",
+            "--noconftest",
+            "-p",
+            "no:cacheprovider",
+        ),
+        *("-qq", "-rN", "--tb=short", "--disable-warnings", "-oconsole_output_style=classic"),
+        *("--benchmark-quiet", f"--benchmark-json={out / 'pytest-benchmark.json'}"),
+    ]
+
+
+def _all_right(out: Path) -> bool:
+    """Whether something was timed and every backend that ran was conformant and right."""
+    verdicts = read(out / VERDICTS, Verdict) if (out / VERDICTS).exists() else []
+    statuses = {timing.status for timing in read(out / TIMINGS, Timing)}
+    return all(v.conformant for v in verdicts) and "timed" in statuses and "wrong" not in statuses
+
+
+class _Relay:
+    """A pytest plugin that hands in the options, and tells a listener instead of pytest's dots."""
+
+    def __init__(self, options: Options, listener: Listener) -> None:
+        self.options = options
+        self.listener = listener
+        self.interrupted = False
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[OPTIONS] = self.options
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.listener.started(bench_session(session.config).environment, len(session.items))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            for name, value in report.user_properties:
+                if name == "timing" and isinstance(value, Timing):
+                    self.listener.measured(value)
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
+        return report.outcome, "", ""
+
+    def pytest_keyboard_interrupt(self) -> None:
+        self.interrupted = True

@@ -1,0 +1,254 @@
+"""How far an honest result may lie from the oracle, element by element.
+
+The bound is a standard forward error analysis (Higham, Accuracy and Stability of Numerical
+Algorithms, chapter 3: gamma_n = n u / (1 - n u)) carried through the three steps of attention:
+scores, softmax, weighted sum. Scores perturbed by `d` leave the weights inside the interval that
+`w exp(+-d)` spans; the output's error is that spread times the distance of the values from the
+output, so it stays tight where softmax merely averages and where values share a large offset.
+`docs/bound.md` derives it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fullattention.backends.interface import MaskedRows
+from fullattention.backends.precision import Precision, working
+from fullattention.conformance.oracle import Exact, exact_attention
+
+ORACLE = working("float64", "float64")
+"""The oracle rounds too: its own bound is part of every tolerance."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a result is compared with; all arrays float64."""
+
+    out: np.ndarray
+    """(B, L, H, D)"""
+    weights: np.ndarray
+    """(B, H, L, S)"""
+    out_bound: np.ndarray
+    weights_bound: np.ndarray
+
+
+def attention_bound(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    hidden: np.ndarray | None,
+    scale: float,
+    precision: Precision,
+    masked_rows: MaskedRows = "nan",
+) -> Expected:
+    """The oracle's result, and the largest error an implementation with `precision` can make.
+
+    Shapes as in `oracle.exact_attention`; memory is a dozen float64 arrays (B, H, L, S).
+    """
+    exact = exact_attention(q, k, v, hidden=hidden, scale=scale, masked_rows=masked_rows)
+    return expected_within(exact, precision)
+
+
+def expected_within(exact: Exact, precision: Precision) -> Expected:
+    """The oracle's result with the bound of `precision`, the oracle's own included."""
+    out_bound, weights_bound = _bounds(exact, precision)
+    oracle_out, oracle_weights = _bounds(exact, ORACLE)
+    return Expected(
+        exact.out, exact.weights, out_bound + oracle_out, weights_bound + oracle_weights
+    )
+
+
+def error_over_bound(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:
+    """The largest error divided by its bound; infinite where NaN or infinities differ."""
+    return float(ratios(got, expected, bound).max(initial=0.0))
+
+
+def ratios(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> np.ndarray:
+    """Error over bound for each element: 0 where equal, infinite where NaN or infinities differ."""
+    got = np.asarray(got, np.float64)
+    same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+    comparable = np.isfinite(got) & np.isfinite(expected) & (bound > 0)
+    with np.errstate(all="ignore"):
+        quotient = np.abs(got - expected) / bound
+    return np.where(same, 0.0, np.where(comparable, quotient, np.inf))
+
+
+def _gamma(n: int, u: float) -> float:
+    """Relative error of a sum of n rounded products, in any order."""
+    return n * u / (1 - n * u) if n * u < 1 else math.inf
+
+
+def _bounds(exact: Exact, precision: Precision) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds on |V - out| and |A - weights|."""
+    p = precision
+    S = exact.k.shape[1]
+    tiles = math.ceil(S / p.tile) if p.tile else 0
+    terms = min(S, p.tile) + tiles if p.tile and p.blocked else S + tiles
+    with np.errstate(all="ignore"):
+        visible = np.isfinite(exact.scores)
+        score_error = _score_error(exact, p, visible)
+        exponent = _exponent_error(exact, p, visible, score_error, tiles)
+        interval = _softmax_interval(exact, visible, exponent)
+        gamma_sum = _gamma(terms, p.u_softmax)
+        growth = (1 + gamma_sum / (1 - gamma_sum)) * (1 + p.u_softmax) ** 3 * (1 + p.u_weights)
+        weights_bound = _weights_bound(exact, p, visible, interval, score_error, growth)
+        out_bound = _out_bound(exact, p, visible, interval, growth, terms)
+    settled = exact.settled
+    return (
+        np.where(settled.transpose(0, 2, 1, 3), 0.0, out_bound),
+        np.where(settled, 0.0, weights_bound),
+    )
+
+
+def _score_error(exact: Exact, p: Precision, visible: np.ndarray) -> np.ndarray:
+    """Bound on the error of each scaled score."""
+    E = exact.q.shape[-1]
+    magnitude = abs(exact.scale) * np.matmul(
+        abs(exact.q).transpose(0, 2, 1, 3), abs(exact.k).transpose(0, 2, 3, 1)
+    )
+    error = ((1 + _gamma(E, p.u_acc)) * (1 + p.u_in) ** 2 - 1) * magnitude
+    storing = (1 + p.u_scores) ** p.score_roundings * (1 + p.u_softmax) ** 2 - 1
+    error += storing * (np.where(visible, abs(exact.scores), 0.0) + error)
+    error += 2 * p.score_roundings * p.eta_out
+    return np.where(visible, error, 0.0)
+
+
+def _exponent_error(
+    exact: Exact, p: Precision, visible: np.ndarray, score_error: np.ndarray, tiles: int
+) -> np.ndarray:
+    """Bound d: each unnormalised weight lies within exp(+-d) of the exact one.
+
+    A shift by an inexact maximum is common to numerator and denominator and cancels.
+    """
+    depth = np.where(visible, exact.scores.max(-1, keepdims=True) - exact.scores, 0.0)
+    worst = score_error.max(-1, keepdims=True)
+    argument = p.exp_arg * p.u_softmax * (depth + score_error + worst)
+    exp_error = (1 + 2 * p.exp_ulp * p.u_softmax) ** (1 + tiles) * (1 + p.u_softmax) ** tiles - 1
+    error: np.ndarray = score_error + argument - math.log1p(-exp_error)
+    return error
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """Where the computed softmax can lie, scaled by the largest weight an error can produce."""
+
+    error: np.ndarray
+    """Largest distance of a computed weight from the exact one."""
+    high: np.ndarray
+    upper: np.ndarray
+    """Largest unnormalised weight."""
+    spread: np.ndarray
+    """Largest error of the unnormalised weight."""
+    lower_sum: np.ndarray
+    upper_sum: np.ndarray
+
+
+def _softmax_interval(exact: Exact, visible: np.ndarray, exponent: np.ndarray) -> _Interval:
+    logarithms = np.where(visible, exact.scores - exact.scores.max(-1, keepdims=True), -np.inf)
+    shift = (logarithms + exponent).max(-1, keepdims=True)
+    upper = np.exp(logarithms + exponent - shift)
+    lower = np.exp(logarithms - exponent - shift)
+    high = _share(upper, upper + _sum_of_others(lower), 1.0)
+    low = _share(lower, lower + _sum_of_others(upper), 0.0)
+    high = np.where(visible, np.maximum(high, exact.weights), 0.0)
+    low = np.where(visible, np.minimum(low, exact.weights), 0.0)
+    # exp overflows past 709; an error that large leaves no information anyway.
+    spread = np.exp(logarithms - shift) * np.expm1(np.minimum(exponent, 700.0))
+    return _Interval(
+        error=np.maximum(high - exact.weights, exact.weights - low),
+        high=high,
+        upper=upper,
+        spread=np.where(visible, spread, 0.0),
+        lower_sum=np.maximum(lower.sum(-1, keepdims=True), 1e-300),
+        upper_sum=upper.sum(-1, keepdims=True),
+    )
+
+
+def _share(part: np.ndarray, whole: np.ndarray, empty: float) -> np.ndarray:
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), empty)
+
+
+def _sum_of_others(x: np.ndarray) -> np.ndarray:
+    """Sum over the last axis of all entries but one's own.
+
+    The total minus oneself cancels for the largest entry: that one sums the rest afresh.
+    """
+    largest = np.expand_dims(x.argmax(-1), -1)
+    rest = x.copy()
+    np.put_along_axis(rest, largest, 0.0, -1)
+    rest_sum = rest.sum(-1, keepdims=True)
+    others: np.ndarray = np.maximum(rest_sum + np.take_along_axis(x, largest, -1) - x, 0.0)
+    np.put_along_axis(others, largest, rest_sum, -1)
+    return others
+
+
+def _weights_bound(
+    exact: Exact,
+    p: Precision,
+    visible: np.ndarray,
+    interval: _Interval,
+    score_error: np.ndarray,
+    growth: float,
+) -> np.ndarray:
+    error, high = interval.error, interval.high
+    if p.recompute:  # numerator and denominator carry errors of their own, nothing cancels
+        S = exact.scores.shape[-1]
+        maximum = abs(exact.scores.max(-1, keepdims=True))
+        worst = score_error.max(-1, keepdims=True)
+        delta = 2 * p.u_softmax * (maximum + math.log(S) + worst)
+        high = np.maximum(interval.upper * np.exp(delta) / interval.lower_sum, exact.weights)
+        error = np.maximum(high - exact.weights, exact.weights * -np.expm1(-2 * delta))
+        error = np.maximum(error, interval.error)
+    bound = error + (growth * (1 + p.u_out) - 1) * high + 2 * p.eta_weights + p.eta_out
+    return np.where(visible, bound, 0.0)
+
+
+def _out_bound(
+    exact: Exact,
+    p: Precision,
+    visible: np.ndarray,
+    interval: _Interval,
+    growth: float,
+    terms: int,
+) -> np.ndarray:
+    rounding = (1 + _gamma(terms, p.u_acc)) * growth * (1 + p.u_in) - 1
+    relative = interval.spread / interval.lower_sum
+    perturbation = np.minimum(
+        _spread_of_values(exact, interval.error), _spread_of_values(exact, relative)
+    )
+    values = abs(exact.v).transpose(0, 2, 1, 3)
+    high = np.minimum(interval.high, interval.upper / interval.lower_sum)
+    rounded = rounding * np.matmul(high, values).transpose(0, 2, 1, 3)
+    magnitude = np.matmul(visible.astype(np.float64), values).transpose(0, 2, 1, 3)
+    largest = _largest_visible(visible, values)
+    derived = perturbation + rounded + 2 * p.eta_weights * magnitude
+    # No weighted mean leaves the hull of the values, however wrong the weights are.
+    S = exact.v.shape[1]
+    hull = abs(exact.out) + largest * (1 + rounding + 2 * S * p.eta_weights)
+    before = np.minimum(derived, hull)
+    bound: np.ndarray = before + p.u_out * (abs(exact.out) + before) + p.eta_out
+    return bound
+
+
+def _largest_visible(visible: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Max over visible s of |v_s|: (B, L, H, D), a query at a time to spare memory."""
+    rows = [
+        np.where(visible[:, :, row, :, None], values, 0.0).max(2) for row in range(visible.shape[2])
+    ]
+    return np.stack(rows, axis=1)
+
+
+def _spread_of_values(exact: Exact, weight_error: np.ndarray) -> np.ndarray:
+    """sum_s error_s |v_s - out|: (B, L, H, D), a query at a time to spare memory."""
+    values = exact.v.transpose(0, 2, 1, 3)
+    rows = [
+        np.einsum(
+            "bhs,bhsd->bhd", weight_error[:, :, row], abs(values - exact.out[:, row, :, None, :])
+        )
+        for row in range(exact.out.shape[1])
+    ]
+    return np.stack(rows, axis=1)

@@ -1,0 +1,67 @@
+"""A check: one thing the contract asks, tried on a candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fullattention.conformance import masks
+from fullattention.conformance.case import Case, check_case
+from fullattention.conformance.contract import SECTION_OF
+from fullattention.conformance.subject import Subject
+
+Run = Callable[[Subject], float | None]
+"""Tries a candidate: the largest error over its bound, or None where none is compared.
+
+Raises Failed where the candidate is wrong.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One trial of one requirement."""
+
+    requirement: str
+    label: str
+    """What is tried, unique within the requirement and sufficient to repeat it."""
+    dtype: str
+    run: Run
+    needs: frozenset[str] = frozenset()
+    """Capabilities without which the candidate is not asked."""
+    quick: bool = False
+    """Whether the quick level has it too."""
+
+    @property
+    def id(self) -> str:
+        """Requirement and label: the name by which it can be run alone."""
+        return f"{self.requirement}: {self.label}"
+
+    @property
+    def section(self) -> str:
+        """The contract's section."""
+        return SECTION_OF[self.requirement]
+
+
+Checks = Iterator[Check]
+
+
+def case_check(requirement: str, case: Case, *, quick: bool = False, needs: str = "") -> Check:
+    """A check that a case's result lies within the bound."""
+    return Check(
+        requirement=requirement,
+        label=str(case),
+        dtype=case.dtype,
+        run=lambda subject: check_case(subject, case),
+        needs=needs_of(case) | frozenset(needs.split()),
+        quick=quick,
+    )
+
+
+def needs_of(case: Case) -> frozenset[str]:
+    """The capabilities that a case uses."""
+    needs = {"weights"} if case.weights else set()
+    if case.mask == masks.CAUSAL and case.shape.L > 1:
+        needs.add("causal")
+    elif case.mask not in (masks.OFF, masks.CAUSAL):
+        needs.add("mask")
+    return frozenset(needs)

@@ -1,0 +1,512 @@
+"""Checks of the contract's section core: form of the result, memory, sizes, refusals, state."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fullattention.backends.interface import Array
+from fullattention.conformance import layouts, masks
+from fullattention.conformance.case import (
+    DISTINCT,
+    Answer,
+    Case,
+    Failed,
+    Refused,
+    answer,
+    compare,
+    expected,
+    inputs,
+    judge,
+    layer_for,
+    put,
+    put_mask,
+    run,
+)
+from fullattention.conformance.check import Check, Checks, case_check, needs_of
+from fullattention.conformance.data import numpy_dtype
+from fullattention.conformance.subject import Subject
+from fullattention.layer import Sizes
+
+CALLS = 30
+"""More than the number of calls after which any known stateful fault shows."""
+
+
+def checks(dtype: str, primary: bool) -> Checks:
+    """The section's checks for one dtype; form, memory and state are tried in the primary one."""
+    base = Case(dtype=dtype)
+    yield case_check("C1", base, quick=True)
+    yield case_check("C1", base.but(shape=Sizes(3, 7, 5, 2, 13, 11)), quick=True)
+    yield from _gathers(base)
+    if not primary:
+        return
+    yield from _form(base)
+    yield from _memory(base)
+    yield from _sizes(base)
+    yield from _empty(base)
+    yield from _refusals(base)
+    yield from _repetition(base)
+
+
+def _check(
+    requirement: str,
+    label: str,
+    case: Case,
+    trial: Callable[[Subject, Case], float | None],
+    *,
+    quick: bool = False,
+    needs: str = "",
+) -> Check:
+    """A check that tries a case in a way of its own."""
+    return Check(
+        requirement=requirement,
+        label=f"{label} {case}",
+        dtype=case.dtype,
+        run=lambda subject: trial(subject, case),
+        needs=needs_of(case) | frozenset(needs.split()),
+        quick=quick,
+    )
+
+
+# Exact cases: the output is the address that was read.
+
+
+def _gathers(base: Case) -> Checks:
+    for axis in "bshd":
+        yield _check(
+            "C1",
+            f"gather-{axis}",
+            base.but(shape=Sizes(3, 11, 16, 5, 8, 6)),
+            functools.partial(_gather, axis=axis),
+            quick=True,
+        )
+
+
+def _gather(subject: Subject, case: Case, axis: str) -> None:
+    """Each query matches one key exactly; the values hold their own index along an axis.
+
+    Keys are the bits of a number as +-1, so every other key scores at least 2 less; times 512
+    that is beyond what exp can see in any precision, and the weights are exactly 0 and 1.
+    """
+    B, L, S, H, E, D = case.shape
+    rng = np.random.default_rng(case.seed)
+    numbers = np.stack([[rng.permutation(S) for _ in range(H)] for _ in range(B)]).swapaxes(1, 2)
+    bits = np.where((np.arange(S)[:, None] >> np.arange(E)) & 1, 1.0, -1.0)
+    targets = rng.integers(S, size=(B, L, H))
+    keys = bits[numbers]
+    queries = np.take_along_axis(keys, targets[..., None], axis=1)
+    values = np.indices((B, S, H, D))["bshd".index(axis)].astype(np.float64)
+    want = np.take_along_axis(values, targets[..., None], axis=1)
+    kind = numpy_dtype(case.dtype)
+    put_array = subject.arrays.put
+    layer = layer_for(subject, case.but(scale=512.0))
+    arrays = (put_array(x.astype(kind), subject.device) for x in (queries, keys, values))
+    got = answer(subject, case, layer(*arrays, None)).out.astype(np.float64)
+    if not np.array_equal(got, want):
+        b, row, h, d = (int(i) for i in np.argwhere(~(got == want))[0])
+        raise Failed(
+            f"V(b={b}, l={row}, h={h}, d={d}) read {axis}={got[b, row, h, d]:g} of the values "
+            f"instead of {axis}={want[b, row, h, d]:g}"
+        )
+
+
+# Form of the call and of what it returns.
+
+
+def _form(base: Case) -> Checks:
+    yield _check("C1", "contiguous", base, _contiguous, quick=True)
+    yield _check("C1", "contiguous", base.but(shape=Sizes(3, 1, 4, 5, 8, 8)), _contiguous)
+    for mask in (masks.OFF, "random/B1LS", "rows/B1LS"):
+        case = base.but(mask=mask, weights=True)
+        yield case_check("C2", case, quick=True)
+        yield _check("C2", "same V with and without weights", case, _same_without_weights)
+    for name, value in (("factor", 1), ("tau", 7.5), ("delta", 7.5)):
+        yield _check(
+            "C7",
+            f"{name}={value}",
+            base,
+            functools.partial(_no_effect, name=name, value=value),
+            quick=True,
+        )
+
+
+def _contiguous(subject: Subject, case: Case) -> None:
+    out, _ = layer_for(subject, case)(*put(subject, case), None)
+    if subject.arrays.contiguous(out) is not out:
+        raise Failed("V is not contiguous")
+
+
+def _same_without_weights(subject: Subject, case: Case) -> float:
+    want = expected(case, subject.precision[case.dtype])
+    with_weights = run(subject, case).out.astype(np.float64)
+    without = run(subject, case.but(weights=False)).out
+    return compare("V without weights", "blhd", without, with_weights, 2 * want.out_bound)
+
+
+def _no_effect(subject: Subject, case: Case, name: str, value: Any) -> float:
+    q, k, v = put(subject, case)
+    if name == "factor":
+        layer = subject.build(
+            mask_flag=False,
+            factor=value,
+            scale=None,
+            attention_dropout=0.0,
+            output_attention=False,
+            masked_rows=case.masked_rows,
+        )
+        layer.eval()
+        returned = layer(q, k, v, None)
+    else:
+        filled = subject.arrays.put(np.full((case.shape.B, 1), value), subject.device)
+        returned = layer_for(subject, case)(q, k, v, None, **{name: filled})
+    return judge(case, answer(subject, case, returned), expected_of(subject, case))
+
+
+def expected_of(subject: Subject, case: Case) -> Any:
+    """What a case must give under the candidate's own precision."""
+    return expected(case, subject.precision[case.dtype])
+
+
+# Memory.
+
+
+def _memory(base: Case) -> Checks:
+    yield _check("C3", "inputs unchanged", base, _inputs_unchanged, quick=True)
+    masked = base.but(mask="random/B1LS")
+    yield _check("C3", "inputs unchanged", masked, _inputs_unchanged, quick=True)
+    square = base.but(shape=Sizes(2, 6, 6, 3, 8, 8))
+    yield _check("C3", "q, k, v the same array", square, _one_array, quick=True)
+    one_key = base.but(shape=Sizes(2, 1, 1, 3, 8, 8))
+    yield _check("C3", "V shares no memory", one_key, _no_alias, quick=True)
+    yield _check("C3", "V shares no memory", square, _no_alias)
+    quick = ("heads-first", "packed", "every-other", "shared-heads")
+    for layout in layouts.LAYOUTS:
+        if layout == "contiguous":
+            continue
+        yield case_check("C4", base.but(layout=layout), quick=layout in quick)
+        for on in "qkv":
+            yield case_check("C4", base.but(layout=layout, on=on))
+        yield case_check("C4", base.but(layout=layout, mask="random/BHLS"))
+        yield case_check("C4", base.but(layout=layout, shape=Sizes(2, 40, 40, 3, 8, 8)))
+
+
+def _inputs_unchanged(subject: Subject, case: Case) -> None:
+    arrays = put(subject, case)
+    mask = put_mask(subject, case)
+    held = getattr(mask, "mask", mask) if mask is not None else None
+    before = [subject.arrays.take(array) for array in (*arrays, held) if array is not None]
+    layer_for(subject, case)(*arrays, mask)
+    after = [subject.arrays.take(array) for array in (*arrays, held) if array is not None]
+    for name, old, new in zip(("queries", "keys", "values", "mask"), before, after, strict=False):
+        if old.tobytes() != new.tobytes():
+            raise Failed(f"forward changed {name} in place")
+
+
+def _one_array(subject: Subject, case: Case) -> float:
+    q = inputs(case)[0]
+    x = layouts.place(subject.arrays, q, "contiguous", subject.device)
+    layer = layer_for(subject, case.but(mask=masks.CAUSAL))
+    first = answer(subject, case, layer(x, x, x, None)).out
+    if subject.arrays.take(x).tobytes() != q.tobytes():
+        raise Failed("forward changed its input in place when q, k and v are one array")
+    copies = (subject.arrays.put(q, subject.device) for _ in "qkv")
+    second = answer(subject, case, layer(*copies, None)).out
+    bound = 2 * expected_of(subject, case).out_bound.max()
+    return compare("V", "blhd", first, second.astype(np.float64), bound)
+
+
+def _no_alias(subject: Subject, case: Case) -> None:
+    arrays = put(subject, case)
+    out, _ = layer_for(subject, case)(*arrays, None)
+    before = subject.arrays.take(out)
+    for array in arrays:
+        overwrite(array, 77.0)
+    if subject.arrays.take(out).tobytes() != before.tobytes():
+        raise Failed("V changes when an input is edited afterwards: they share memory")
+
+
+def overwrite(array: Array, value: Any) -> None:
+    """Edit an array in place.
+
+    Raises:
+        Refused: the library's arrays cannot be edited.
+    """
+    try:
+        array[...] = value
+    except TypeError as error:
+        raise Refused(f"arrays cannot be edited in place: {error}") from error
+
+
+# Sizes.
+
+
+def _sizes(base: Case) -> Checks:
+    for n in range(1, 21):
+        yield case_check("C5", base.but(shape=Sizes(2, n, n, 3, 11, 13)), quick=n in (1, 2, 8, 17))
+        yield case_check("C5", base.but(shape=Sizes(2, n, 21 - n, 3, 8, 8)))
+        yield case_check("C5", base.but(shape=Sizes(2, 5, 7, 3, n, 21 - n)), quick=n in (1, 9))
+    for edge in (16, 32, 64, 128, 256):
+        for S in (edge - 1, edge, edge + 1):
+            quick = S in (33, 64, 127)
+            shape = Sizes(1, 9, S, 2, 8, 8)
+            yield case_check("C5", base.but(shape=shape), quick=quick)
+            yield case_check("C5", base.but(shape=shape, data="staircase"))
+            if edge <= 128:
+                yield case_check("C5", base.but(shape=Sizes(1, S, 7, 2, 8, 8)), quick=quick)
+    for shape in (
+        Sizes(1, 1, 1, 1, 1, 1),
+        Sizes(1, 1, 33, 1, 4, 4),
+        Sizes(5, 1, 1, 7, 8, 8),
+        Sizes(7, 6, 6, 11, 8, 8),  # many heads
+        Sizes(8, 6, 6, 2, 8, 8),  # B = E = D: swaps typecheck
+        Sizes(4, 4, 4, 4, 4, 4),
+        Sizes(1, 257, 3, 1, 8, 8),
+        Sizes(1, 3, 1025, 2, 8, 8),
+        Sizes(1, 130, 130, 1, 64, 64),
+        Sizes(1, 6, 6, 1, 257, 3),
+        Sizes(1, 6, 6, 1, 3, 257),
+        Sizes(97, 3, 4, 2, 2, 2),
+    ):
+        yield case_check("C5", base.but(shape=shape), quick=max(shape) < 100)
+
+
+def _empty(base: Case) -> Checks:
+    for axis in "BLSHD":
+        shape = DISTINCT._replace(**{axis: 0})
+        yield _check("C6", "empty", base.but(shape=shape), _empty_result, quick=True)
+    every = Sizes(0, 0, 0, 0, 3, 0)
+    yield _check("C6", "empty", base.but(shape=every), _empty_result)
+    no_features = base.but(shape=DISTINCT._replace(E=0))
+    yield _check("C6", "E = 0 without a scale is refused", no_features, _refuses_case, quick=True)
+    yield _check("C6", "E = 0", no_features.but(scale=0.5), _uniform, quick=True)
+
+
+def _empty_arrays(subject: Subject, case: Case) -> list[Array]:
+    B, L, S, H, E, D = case.shape
+    kind = numpy_dtype(case.dtype)
+    shapes = ((B, L, H, E), (B, S, H, E), (B, S, H, D))
+    return [subject.arrays.put(np.ones(shape, kind), subject.device) for shape in shapes]
+
+
+def _empty_result(subject: Subject, case: Case) -> None:
+    layer = layer_for(subject, case)
+    out = answer(subject, case, layer(*_empty_arrays(subject, case), None)).out
+    if out.size and not (out == 0).all():
+        raise Failed("without keys V must be 0, the empty sum")
+
+
+def _uniform(subject: Subject, case: Case) -> float:
+    layer = layer_for(subject, case)
+    out = answer(subject, case, layer(*_empty_arrays(subject, case), None)).out
+    return compare("V", "blhd", out, np.ones(out.shape), 1e-2)
+
+
+def _refuses_case(subject: Subject, case: Case) -> None:
+    refuses(lambda: layer_for(subject, case)(*_empty_arrays(subject, case), None))
+
+
+# Refusals.
+
+
+def refuses(call: Callable[[], object]) -> None:
+    """Require that a call raises an error with a message.
+
+    Raises:
+        Failed: it returns, or its error says nothing.
+    """
+    try:
+        call()
+    except Exception as error:
+        if not str(error):
+            raise Failed(f"refused with an empty {type(error).__qualname__}") from error
+        return
+    raise Failed("wrong input was answered instead of refused")
+
+
+def _refusals(base: Case) -> Checks:
+    B, L, S, H, E, D = DISTINCT
+    q, k, v = (B, L, H, E), (B, S, H, E), (B, S, H, D)
+    wrong = {
+        "q is 3-D": ((L, H, E), k, v),
+        "k is 5-D": (q, (1, *k), v),
+        "q and k differ in E": (q, (B, S, H, E + 1), v),
+        "k and v differ in S": (q, k, (B, S + 1, H, D)),
+        "batches differ": (q, (B + 1, S, H, E), (B + 1, S, H, D)),
+        "heads differ": (q, (B, S, H - 1, E), (B, S, H - 1, D)),
+        "grouped heads": ((B, L, 4, E), (B, S, 2, E), (B, S, 2, D)),
+    }
+    for label, shapes in wrong.items():
+        yield _refusal(base, label, shapes, quick=True)
+    broadcast = {
+        "k has one key, v several": (q, (B, 1, H, E), v),
+        "v has one key, k several": (q, k, (B, 1, H, D)),
+        "k and v have batch 1": (q, (1, S, H, E), (1, S, H, D)),
+        "k and v have one head": (q, (B, S, 1, E), (B, S, 1, D)),
+    }
+    for label, shapes in broadcast.items():
+        yield _refusal(base, label, shapes, quick=True, needs="strict_sizes")
+    other = "float64" if base.dtype != "float64" else "float32"
+    for label, dtypes in {
+        "dtypes differ": (base.dtype, other, base.dtype),
+        "values' dtype differs": (base.dtype, base.dtype, other),
+        "integers": ("int32", "int32", "int32"),
+        "complex": ("complex64", "complex64", "complex64"),
+    }.items():
+        yield _refusal(base, label, (q, k, v), dtypes=dtypes, quick=True)
+
+
+def _refusal(
+    base: Case,
+    label: str,
+    shapes: tuple[tuple[int, ...], ...],
+    *,
+    dtypes: tuple[str, ...] = (),
+    quick: bool,
+    needs: str = "",
+) -> Check:
+    def trial(subject: Subject, case: Case) -> None:
+        kinds = [numpy_dtype(name) for name in dtypes or (case.dtype,) * 3]
+        arrays = [
+            subject.arrays.put(np.ones(shape, kind), subject.device)
+            for shape, kind in zip(shapes, kinds, strict=True)
+        ]
+        refuses(lambda: layer_for(subject, case)(*arrays, None))
+
+    return _check("C8", label, base, trial, quick=quick, needs=needs)
+
+
+# Repetition: determinism, neighbours, state, threads.
+
+
+def _repetition(base: Case) -> Checks:
+    larger = base.but(shape=Sizes(3, 33, 33, 4, 8, 8))
+    yield _check("C9", "twice", larger, _deterministic, quick=True, needs="determinism")
+    for case in (base.but(shape=Sizes(5, 6, 9, 3, 8, 7)), larger.but(mask=masks.CAUSAL)):
+        yield _check("C10", "each entry alone", case, _alone, quick=True)
+    yield _check("C11", "inputs edited in place", base, _edited, quick=True)
+    yield _check("C11", "one element edited", larger, _edited_once, quick=True)
+    yield _check(
+        "C11", "masks of one shape in turn", base, _masks_in_turn, quick=True, needs="mask"
+    )
+    yield _check("C11", "earlier results kept", base, _results_kept, quick=True)
+    yield _check("C11", f"{CALLS} calls of one layer", base, _many_calls, quick=True)
+    yield _check("C12", "two threads", larger, _two_threads, quick=True)
+
+
+def _deterministic(subject: Subject, case: Case) -> None:
+    first = run(subject, case).out.tobytes()
+    for _ in range(20):
+        if run(subject, case).out.tobytes() != first:
+            raise Failed("the same input gave other bits")
+
+
+def _alone(subject: Subject, case: Case) -> float:
+    together = run(subject, case).out
+    want = expected_of(subject, case)
+    worst = 0.0
+    for b in range(case.shape.B):
+        entry = case.but(shape=case.shape._replace(B=1))
+        arrays = (
+            layouts.place(subject.arrays, x[b : b + 1], "contiguous", subject.device)
+            for x in inputs(case)
+        )
+        alone = answer(subject, entry, layer_for(subject, entry)(*arrays, None)).out
+        if subject.batch_invariant and alone.tobytes() != together[b : b + 1].tobytes():
+            raise Failed(f"batch_invariant is declared, but entry {b} has other bits alone")
+        span = slice(b, b + 1)
+        ratio = compare(
+            f"V of batch entry {b} alone", "blhd", alone, want.out[span], want.out_bound[span]
+        )
+        worst = max(worst, ratio)
+    return worst
+
+
+def _edited(subject: Subject, case: Case) -> float:
+    """The same array objects with other contents."""
+    layer = layer_for(subject, case)
+    arrays = put(subject, case)
+    layer(*arrays, None)
+    other = case.but(seed=case.seed + 1)
+    for array, values in zip(arrays, inputs(other), strict=True):
+        overwrite(array, subject.arrays.put(np.array(values), subject.device))
+    return judge(other, answer(subject, case, layer(*arrays, None)), expected_of(subject, other))
+
+
+def _edited_once(subject: Subject, case: Case) -> float:
+    """One query changes so much that its row must, and the others must not."""
+    layer = layer_for(subject, case)
+    arrays = put(subject, case)
+    before = answer(subject, case, layer(*arrays, None)).out.astype(np.float64)
+    bound = expected_of(subject, case).out_bound
+    overwrite(
+        arrays[0][1, 17, 2], subject.arrays.put(50 * inputs(case)[1][1, 3, 2], subject.device)
+    )
+    after = answer(subject, case, layer(*arrays, None)).out.astype(np.float64)
+    want = before.copy()
+    want[1, 17, 2] = inputs(case)[2][1, 3, 2]
+    moved = abs(after[1, 17, 2] - before[1, 17, 2]).max()
+    if not moved > 2 * bound[1, 17, 2].max():
+        raise Failed("V(b=1, l=17, h=2) did not change when its query did")
+    after[1, 17, 2] = want[1, 17, 2]
+    return compare("V after one query changed", "blhd", after, want, 2 * bound)
+
+
+def _masks_in_turn(subject: Subject, case: Case) -> float:
+    layer = layer_for(subject, case.but(mask="random/BHLS"))
+    worst = 0.0
+    for seed in (0, 1, 2, 0):
+        masked = case.but(mask="random/BHLS", seed=seed)
+        returned = layer(*put(subject, masked), put_mask(subject, masked))
+        got = answer(subject, masked, returned)
+        worst = max(worst, judge(masked, got, expected_of(subject, masked)))
+    return worst
+
+
+def _results_kept(subject: Subject, case: Case) -> None:
+    layer = layer_for(subject, case)
+    out, _ = layer(*put(subject, case), None)
+    before = subject.arrays.take(out).tobytes()
+    for seed in range(1, 6):
+        layer(*put(subject, case.but(seed=seed)), None)
+    if subject.arrays.take(out).tobytes() != before:
+        raise Failed("a later call changed an earlier result")
+
+
+def _many_calls(subject: Subject, case: Case) -> float:
+    layer = layer_for(subject, case)
+    worst = 0.0
+    for seed in range(CALLS):
+        fresh = case.but(seed=seed)
+        got = answer(subject, fresh, layer(*put(subject, fresh), None))
+        worst = max(worst, judge(fresh, got, expected_of(subject, fresh)))
+    return worst
+
+
+def _two_threads(subject: Subject, case: Case) -> float:
+    """Each thread calls a layer of its own on data of its own; results are judged afterwards."""
+    cases = [case.but(seed=seed) for seed in (11, 12)]
+    answers: list[list[Answer | BaseException]] = [[], []]
+
+    def work(index: int) -> None:
+        for _ in range(10):
+            try:
+                answers[index].append(run(subject, cases[index]))
+            except BaseException as error:  # noqa: BLE001 - carried to the judging thread
+                answers[index].append(error)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return max(_judged(cases[index], subject, got) for index in (0, 1) for got in answers[index])
+
+
+def _judged(case: Case, subject: Subject, got: Answer | BaseException) -> float:
+    if isinstance(got, BaseException):
+        raise got
+    return judge(case, got, expected_of(subject, case))

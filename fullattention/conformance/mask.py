@@ -1,0 +1,225 @@
+"""Checks of the contract's section mask."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fullattention.conformance import masks
+from fullattention.conformance.case import (
+    DISTINCT,
+    Case,
+    Failed,
+    answer,
+    as_mask,
+    compare,
+    expected,
+    judge,
+    layer_for,
+    put,
+    put_mask,
+    run,
+)
+from fullattention.conformance.check import Check, Checks, case_check, needs_of
+from fullattention.conformance.core import refuses
+from fullattention.conformance.data import numpy_dtype
+from fullattention.conformance.subject import Subject
+from fullattention.layer import Sizes
+
+SHAPES = (
+    "", "S", "1", "LS", "L1", "1S", "HLS", "1LS", "H1S",
+    "11LS", "B1LS", "1HLS", "BHLS", "B11S", "BH1S", "B1L1", "BHL1", "11L1", "1H1S", "1111",
+)  # fmt: skip
+"""Mask shapes: every way to broadcast that is in use."""
+
+
+def checks(dtype: str, primary: bool) -> Checks:
+    """The section's checks for one dtype."""
+    base = Case(dtype=dtype)
+    square = base.but(shape=Sizes(2, 7, 7, 3, 11, 13))
+    yield case_check("M2", square.but(mask=masks.CAUSAL), quick=True)
+    yield case_check("M4", base.but(mask="random/BHLS"), quick=True)
+    yield from _fully_hidden(base, quick=primary)
+    yield from _without_effect(base, quick=primary)
+    if not primary:
+        return
+    yield from _flag(base)
+    yield from _causal(base)
+    yield from _polarity_and_kind(base)
+    yield from _broadcast(base)
+    yield from _weights(base)
+
+
+def _flag(base: Case) -> Checks:
+    for label, mask in (
+        ("random", np.random.default_rng(0).random((2, 1, 5, 7)) < 0.5),
+        ("all hidden", np.ones((2, 1, 5, 7), bool)),
+        ("wrong shape", np.ones((9, 9), bool)),
+        ("wrong dtype", np.ones((5, 7), np.float32)),
+    ):
+
+        def trial(subject: Subject, mask: np.ndarray = mask) -> float:
+            given = as_mask(subject, mask)
+            got = answer(subject, base, layer_for(subject, base)(*put(subject, base), given))
+            return judge(base, got, expected(base, subject.precision[base.dtype]))
+
+        yield Check(
+            requirement="M1", label=f"{label} {base}", dtype=base.dtype, run=trial, quick=True
+        )
+
+
+def _causal(base: Case) -> Checks:
+    for n in (2, 3, 16, 17, 33, 64, 65, 130):
+        shape = Sizes(1, n, n, 2, 8, 8)
+        quick = n in (2, 17, 65)
+        yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL), quick=quick)
+        yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL, data="staircase"))
+    for S in (1, 2, 9):
+        shape = Sizes(2, 1, S, 3, 8, 8)
+        yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL), quick=True)
+    for L, S in ((5, 7), (7, 5), (5, 1)):
+        case = base.but(shape=Sizes(2, L, S, 3, 8, 8), mask=masks.CAUSAL)
+        yield Check(
+            requirement="M2",
+            label=f"L != S is refused {case}",
+            dtype=case.dtype,
+            run=lambda subject, case=case: refuses(lambda: run(subject, case)),  # type: ignore[misc]
+            quick=True,
+        )
+    case = base.but(shape=Sizes(2, 9, 9, 3, 8, 8), mask="later/LS")
+    yield case_check("M2", case, quick=True)
+
+
+def _polarity_and_kind(base: Case) -> Checks:
+    case = base.but(mask="tail/LS")
+    yield case_check("M3", case, quick=True)
+
+    def as_holder(subject: Subject) -> float:
+        array = subject.arrays.put(masks.build(case.mask, case.shape, case.seed), subject.device)
+        holder = SimpleNamespace(mask=array)
+        got = answer(subject, case, layer_for(subject, case)(*put(subject, case), holder))
+        return judge(case, got, expected(case, subject.precision[case.dtype]))
+
+    yield Check(
+        requirement="M3",
+        label=f"object with a mask {case}",
+        dtype=case.dtype,
+        run=as_holder,
+        needs=needs_of(case),
+        quick=True,
+    )
+    for kind in ("float32", "int64", "uint8"):
+        yield _refused_mask("M3", base, kind, np.ones((5, 7), kind))
+
+
+def _broadcast(base: Case) -> Checks:
+    for axes in SHAPES:
+        pattern = "random" if axes.endswith("S") else "none"
+        quick = axes in ("", "S", "LS", "B11S", "HLS", "B1LS")
+        yield case_check("M4", base.but(mask=f"{pattern}/{axes}"), quick=quick)
+    for pattern in ("padding/B11S", "tail/S", "band/LS"):
+        yield case_check("M4", base.but(mask=pattern))
+    long = Sizes(1, 150, 150, 2, 8, 8)
+    yield case_check("M4", base.but(shape=long, mask="band/LS"), quick=True)
+    yield case_check("M4", base.but(shape=long, mask="padding/B1LS"))
+    square = Sizes(2, 7, 7, 3, 8, 8)
+    yield case_check("M4", base.but(shape=square, mask="random/LS"), quick=True)
+    yield case_check("M4", base.but(shape=square, mask="random/BHLS"), quick=True)
+    aligned = Sizes(3, 5, 7, 3, 8, 8)  # B == H: (B, L, S) broadcasts, along the heads
+    yield case_check("M4", base.but(shape=aligned, mask="random/HLS"))
+    for shape in ((2, 5, 7), (5, 1, 7), (7, 5), (2, 3, 5, 8), (1, 2, 3, 5, 7), (4, 3, 5, 7)):
+        yield _refused_mask("M4", base, f"mask {shape}", np.zeros(shape, bool))
+    one_query = base.but(shape=Sizes(2, 1, 7, 3, 8, 8))
+    yield _refused_mask("M4", one_query, "mask (5, 7) for L = 1", np.zeros((5, 7), bool))
+
+
+def _refused_mask(requirement: str, base: Case, label: str, mask: np.ndarray) -> Check:
+    case = base.but(mask="none/LS")  # any mask: only the flag counts
+
+    def trial(subject: Subject) -> None:
+        given: Any = as_mask(subject, mask)
+        refuses(lambda: layer_for(subject, case)(*put(subject, base), given))
+
+    return Check(
+        requirement=requirement,
+        label=f"{label} is refused {base}",
+        dtype=base.dtype,
+        run=trial,
+        needs=frozenset({"mask"}),
+        quick=True,
+    )
+
+
+def _weights(base: Case) -> Checks:
+    for mask in ("random/BHLS", "padding/B11S", "tail/S"):
+        yield case_check("M5", base.but(mask=mask, weights=True), quick=mask == "random/BHLS")
+        case = base.but(mask=mask, shape=DISTINCT._replace(D=DISTINCT.S))
+        yield Check(
+            requirement="M5",
+            label=f"values are the identity {case}",
+            dtype=case.dtype,
+            run=lambda subject, case=case: _rows(subject, case),  # type: ignore[misc]
+            needs=needs_of(case),
+            quick=True,
+        )
+
+
+def _rows(subject: Subject, case: Case) -> float:
+    """With the identity as values V holds the weights, for a candidate that returns none too."""
+    B, _, S, H, _, _ = case.shape
+    q, k, _ = put(subject, case)
+    identity = np.broadcast_to(np.eye(S)[None, :, None, :], (B, S, H, S))
+    v = subject.arrays.put(identity.astype(numpy_dtype(case.dtype)), subject.device)
+    got = answer(subject, case, layer_for(subject, case)(q, k, v, put_mask(subject, case))).out
+    want = expected(case, subject.precision[case.dtype])
+    hidden = masks.hidden_by(case.mask, case.shape, case.seed)
+    weights = got.astype(np.float64).transpose(0, 2, 1, 3)
+    if weights[np.broadcast_to(False if hidden is None else hidden, weights.shape)].any():
+        raise Failed("a hidden key has a weight that is not exactly 0")
+    return compare("weights by identity", "bhls", weights, want.weights, want.weights_bound)
+
+
+def _fully_hidden(base: Case, *, quick: bool) -> Checks:
+    cases = [base.but(mask="rows/B1LS"), base.but(mask="all/LS")]
+    if quick:
+        cases += [base.but(mask="rows/BHLS"), base.but(mask="all/B11S"), base.but(mask="all/")]
+        cases += [
+            base.but(mask="rows/LS", shape=Sizes(1, 70, 70, 2, 8, 8)),
+            base.but(mask="all/LS", shape=Sizes(2, 1, 1, 3, 8, 8)),
+        ]
+    for case in cases:
+        for rows in ("nan", "zero"):
+            profile = case.but(masked_rows=rows)
+            yield case_check("M6", profile, quick=quick, needs=f"masked_rows={rows}")
+    if quick:
+        for rows in ("nan", "zero"):
+            weights = base.but(mask="rows/B1LS", masked_rows=rows, weights=True)
+            yield case_check("M6", weights, needs=f"masked_rows={rows}")
+
+
+def _without_effect(base: Case, *, quick: bool) -> Checks:
+    for poison in ("large-last-key", "large-last-value"):
+        for mask in ("tail/S", "tail/BHLS"):
+            case = base.but(mask=mask, poison=poison)
+            yield Check(
+                requirement="M7",
+                label=str(case),
+                dtype=case.dtype,
+                run=lambda subject, case=case: _same_bits(subject, case),  # type: ignore[misc]
+                needs=needs_of(case),
+                quick=quick,
+            )
+    yield case_check("M7", base.but(mask="tail/S", poison="low-visible-scores"), quick=quick)
+
+
+def _same_bits(subject: Subject, case: Case) -> float:
+    """What a hidden key or value holds must not reach a single bit of V."""
+    plain = case.but(poison="")
+    clean = run(subject, plain)
+    poisoned = run(subject, case)
+    if clean.out.tobytes() != poisoned.out.tobytes():
+        apart = abs(clean.out.astype(np.float64) - poisoned.out.astype(np.float64)).max()
+        raise Failed(f"a large finite number in a hidden position changed V by up to {apart:.3g}")
+    return judge(plain, clean, expected(plain, subject.precision[case.dtype]))

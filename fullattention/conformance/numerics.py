@@ -1,0 +1,102 @@
+"""Checks of the contract's section numerics: regimes, exact sums, range, special values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fullattention.conformance import masks
+from fullattention.conformance.case import (
+    DISTINCT,
+    Case,
+    answer,
+    compare,
+    layer_for,
+)
+from fullattention.conformance.check import Check, Checks, case_check
+from fullattention.conformance.data import REGIMES, numpy_dtype
+from fullattention.conformance.subject import Subject
+from fullattention.layer import Sizes
+
+SAFE = ("large", "huge", "deep-negative", "staircase")
+"""Regimes whose scores overflow exp where no maximum is subtracted, or where it is a wrong one."""
+
+
+def checks(dtype: str, primary: bool) -> Checks:
+    """The section's checks for one dtype."""
+    base = Case(dtype=dtype)
+    accuracy = "N5" if dtype == "float64" else "N1"
+    for regime in REGIMES:
+        if regime == "wide-scores":  # beyond what every backend promises: see _half
+            continue
+        requirement = "N2" if regime in SAFE else accuracy
+        quick = regime in ("large", "deep-negative", "value-offset", "tiny-values")
+        for shape in (DISTINCT, Sizes(1, 6, 70, 2, 12, 9)):
+            yield case_check(requirement, base.but(data=regime, shape=shape), quick=quick)
+        if primary:
+            causal = base.but(data=regime, shape=Sizes(1, 37, 37, 2, 8, 8), mask=masks.CAUSAL)
+            yield case_check(requirement, causal)
+    yield case_check(accuracy, base.but(shape=Sizes(1, 4, 600, 2, 64, 8), data="uniform"))
+    yield case_check(accuracy, base.but(shape=Sizes(1, 33, 64, 2, 128, 32)), quick=True)
+    for S in (64, 4096):
+        yield _parity(base, accuracy, S, quick=True)
+    yield from _half(base)
+    yield from _special(base, quick=primary)
+
+
+def _parity(base: Case, requirement: str, S: int, *, quick: bool) -> Check:
+    """Equal weights and values of +-1 by each bit of s: every column's mean is exactly 0.
+
+    One key missing, doubled or misread shows as 1 / S, which any precision represents.
+    """
+    bits = S.bit_length() - 1
+    case = base.but(shape=Sizes(1, 3, S, 2, 8, bits))
+
+    def trial(subject: Subject) -> float:
+        B, L, _, H, E, _ = case.shape
+        kind = numpy_dtype(case.dtype)
+        signs = np.where((np.arange(S)[:, None] >> np.arange(bits)) & 1, 1.0, -1.0)
+        values = np.broadcast_to(signs[None, :, None, :], (B, S, H, bits)).astype(kind)
+        zeros, ones = np.zeros((B, L, H, E), kind), np.ones((B, S, H, E), kind)
+        arrays = (subject.arrays.put(array, subject.device) for array in (zeros, ones, values))
+        got = answer(subject, case, layer_for(subject, case)(*arrays, None)).out
+        # Half a key's worth: room for weights that are not exactly 1 / S, none for a lost key.
+        return compare("V", "blhd", got, np.zeros(got.shape), 0.5 / S)
+
+    return Check(
+        requirement=requirement,
+        label=f"parity {case}",
+        dtype=case.dtype,
+        run=trial,
+        quick=quick,
+    )
+
+
+def _half(base: Case) -> Checks:
+    if base.dtype not in ("float16", "bfloat16"):
+        return
+    yield case_check("N3", base.but(shape=Sizes(1, 6, 1030, 2, 8, 8), data="uniform"), quick=True)
+    yield case_check("N3", base.but(shape=Sizes(1, 6, 520, 2, 8, 8), data="value-offset"))
+    if base.dtype == "float16":
+        wide = base.but(shape=Sizes(2, 5, 7, 3, 8, 13), data="wide-scores")
+        yield case_check("N3", wide, quick=True, needs="wide_scores")
+
+
+def _special(base: Case, *, quick: bool) -> Checks:
+    for poison in (
+        "nan-in-query",
+        "infinity-in-query",
+        "nan-in-key",
+        "infinity-in-key",
+        "nan-in-value",
+        "infinity-in-value",
+    ):
+        yield case_check("N4", base.but(poison=poison), quick=quick)
+        if quick:
+            yield case_check("N4", base.but(poison=poison, shape=Sizes(2, 20, 40, 3, 8, 8)))
+    for poison in ("nan-in-last-key", "nan-in-last-value", "overflow-in-last-key"):
+        yield case_check("N4", base.but(poison=poison, mask="tail/S"), quick=quick)
+    if quick:
+        causal = base.but(shape=Sizes(1, 40, 40, 2, 8, 8), mask=masks.CAUSAL)
+        for poison in ("nan-in-last-key", "nan-in-last-value"):
+            yield case_check("N4", causal.but(poison=poison))
+        yield case_check("N4", base.but(poison="nan-in-query", weights=True))

@@ -1,0 +1,35 @@
+"""Checks of the contract's section scale."""
+
+from __future__ import annotations
+
+import math
+
+from fullattention.conformance import masks
+from fullattention.conformance.case import Case
+from fullattention.conformance.check import Checks, case_check
+from fullattention.layer import Sizes
+
+
+def checks(dtype: str, primary: bool) -> Checks:
+    """The section's checks for one dtype."""
+    base = Case(dtype=dtype)
+    for scale in (None, 0.0, 0):
+        yield case_check("S1" if scale is None else "S2", base.but(scale=scale), quick=True)
+    yield case_check("S1", base.but(shape=Sizes(2, 6, 6, 3, 4, 16)), quick=True)
+    yield case_check("S1", base.but(shape=Sizes(2, 6, 6, 3, 16, 4)))
+    for scale in (0.3, 1.0, 2.5, 1e-3):
+        yield case_check("S4", base.but(scale=scale), quick=primary and scale == 0.3)
+    for scale in (-0.3, -1.0):
+        yield case_check("S4", base.but(scale=scale), quick=primary)
+        yield case_check("S3", base.but(scale=scale, mask="none/B1LS"))
+    if not primary:
+        return
+    for scale in (math.nan, math.inf, -math.inf):
+        yield case_check("S4", base.but(scale=scale), quick=True)
+    square = Sizes(2, 6, 6, 3, 11, 13)
+    yield case_check("S3", base.but(scale=-0.3, mask="tail/S"), quick=True)
+    yield case_check("S3", base.but(scale=-0.3, mask="padding/B1LS"), quick=True)
+    yield case_check("S3", base.but(scale=-0.3, mask=masks.CAUSAL, shape=square), quick=True)
+    yield case_check("S2", base.but(scale=0.0, mask=masks.CAUSAL, shape=square), quick=True)
+    yield case_check("S3", base.but(scale=-0.3, mask="padding/B1LS", weights=True))
+    yield case_check("S4", base.but(scale=0.3, mask="random/B1LS"), quick=True)

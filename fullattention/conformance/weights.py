@@ -1,0 +1,89 @@
+"""Checks of the contract's section weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fullattention.conformance import masks
+from fullattention.conformance.bound import Expected
+from fullattention.conformance.case import (
+    Answer,
+    Case,
+    Failed,
+    compare,
+    expected,
+    inputs,
+    layer_for,
+    put,
+    put_mask,
+    run,
+)
+from fullattention.conformance.check import Check, Checks, case_check, needs_of
+from fullattention.conformance.subject import Subject
+from fullattention.layer import Sizes
+
+
+def checks(dtype: str, primary: bool) -> Checks:
+    """The section's checks for one dtype."""
+    base = Case(dtype=dtype, weights=True)
+    square = base.but(shape=Sizes(2, 7, 7, 3, 11, 13))
+    cases = [base, base.but(mask="random/BHLS"), square.but(mask=masks.CAUSAL)]
+    for case in cases:
+        yield case_check("W1", case, quick=True)
+        yield _check("W2", "rows", case, _row_sums)
+    if not primary:
+        return
+    for shape in (Sizes(8, 6, 6, 2, 8, 8), Sizes(1, 33, 65, 2, 8, 8), Sizes(3, 1, 1, 2, 4, 4)):
+        yield case_check("W1", base.but(shape=shape))
+    yield _check("W1", "contiguous", base, _contiguous)
+    for case in cases:
+        yield _check("W1", "V is their product with the values", case, _product)
+
+
+def _check(
+    requirement: str, label: str, case: Case, trial: Callable[[Subject, Case], float | None]
+) -> Check:
+    return Check(
+        requirement=requirement,
+        label=f"{label} {case}",
+        dtype=case.dtype,
+        run=lambda subject: trial(subject, case),
+        needs=needs_of(case),
+        quick=True,
+    )
+
+
+def _row_sums(subject: Subject, case: Case) -> float:
+    weights = run(subject, case).weights
+    assert weights is not None
+    bound = expected(case, subject.precision[case.dtype]).weights_bound.sum(-1)
+    sums = weights.astype(np.float64).sum(-1)
+    return compare("sum of a row of weights", "bhl", sums, np.ones(sums.shape), bound)
+
+
+def _contiguous(subject: Subject, case: Case) -> None:
+    _, weights = layer_for(subject, case)(*put(subject, case), put_mask(subject, case))
+    if subject.arrays.contiguous(weights) is not weights:
+        raise Failed("weights are not contiguous")
+
+
+def _product(subject: Subject, case: Case) -> float:
+    return compare_product(case, run(subject, case), expected(case, subject.precision[case.dtype]))
+
+
+def compare_product(case: Case, got: Answer, want: Expected, growth: float = 1.0) -> float:
+    """Compare V with the returned weights times the values.
+
+    Dropout divides by 1 - p, which multiplies every error: that is `growth`.
+
+    Raises:
+        Failed: they differ by more than both may be wrong.
+    """
+    assert got.weights is not None
+    values = inputs(case)[2].astype(np.float64).transpose(0, 2, 1, 3)
+    product = np.matmul(got.weights.astype(np.float64), values).transpose(0, 2, 1, 3)
+    slack = np.matmul(want.weights_bound, abs(values)).transpose(0, 2, 1, 3)
+    bound = growth * (want.out_bound + slack)
+    return compare("V against weights @ values", "blhd", got.out, product, bound)

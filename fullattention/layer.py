@@ -1,0 +1,324 @@
+"""FullAttention's policy: what is checked and decided before a backend's arithmetic runs."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fullattention.backends.errors import InvalidInputError
+from fullattention.backends.interface import Array, Backend, MaskedRows, dtype_name
+from fullattention.backends.registry import load
+
+
+class Sizes(NamedTuple):
+    """Lengths of the axes: batch, queries, keys, heads, features of q and k, columns of v."""
+
+    B: int
+    L: int
+    S: int
+    H: int
+    E: int
+    D: int
+
+
+class FullAttention:
+    """Time-Series-Library's innermost attention layer on a backend of choice.
+
+    Args:
+        mask_flag: whether keys are hidden: by `attn_mask`, or without one causally.
+        factor: accepted for the layer's signature; has no effect.
+        scale: factor on the scores; None or 0 means 1 / sqrt(E).
+        attention_dropout: probability of dropping a weight in training.
+        output_attention: whether `forward` returns the weights.
+        backend: a name, `module:object`, `path.py[:object]`, or a `Backend`.
+        masked_rows: what a query gets when all keys are hidden from it: "nan" as in
+            Time-Series-Library, or "zero".
+
+    Raises:
+        InvalidInputError: an argument is out of its range.
+        UnavailableError: the backend cannot run here.
+    """
+
+    def __init__(
+        self,
+        mask_flag: bool = True,
+        factor: int = 5,
+        scale: float | None = None,
+        attention_dropout: float = 0.1,
+        output_attention: bool = False,
+        *,
+        backend: str | Backend = "numpy-matmul",
+        masked_rows: MaskedRows = "nan",
+    ) -> None:
+        if not (is_real(attention_dropout) and 0 <= attention_dropout <= 1):
+            raise InvalidInputError(
+                f"attention_dropout is {attention_dropout!r}: a probability in [0, 1] [P1]"
+            )
+        if not (scale is None or is_real(scale)):
+            raise InvalidInputError(f"scale is {scale!r}: a real number or None [S1]")
+        if masked_rows not in ("nan", "zero"):
+            raise InvalidInputError(f"masked_rows is {masked_rows!r}: 'nan' or 'zero' [M6]")
+        self.mask_flag = mask_flag
+        self.scale = scale
+        self.attention_dropout = float(attention_dropout)
+        self.output_attention = output_attention
+        self.backend = backend if isinstance(backend, Backend) else load(backend)
+        self.masked_rows = masked_rows
+        self.training = True
+
+    def train(self, mode: bool = True) -> FullAttention:
+        """Switch dropout on, or off with False."""
+        self.training = mode
+        return self
+
+    def eval(self) -> FullAttention:
+        """Switch dropout off."""
+        return self.train(False)
+
+    def __call__(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        attn_mask: Any,
+        tau: Any = None,
+        delta: Any = None,
+    ) -> tuple[Array, Array | None]:
+        """The same as `forward`."""
+        return self.forward(queries, keys, values, attn_mask, tau=tau, delta=delta)
+
+    def forward(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        attn_mask: Any,
+        tau: Any = None,
+        delta: Any = None,
+    ) -> tuple[Array, Array | None]:
+        """Attend: softmax over keys of the scaled, masked scores, times the values.
+
+        Args:
+            queries: (B, L, H, E), of the backend's own library.
+            keys: (B, S, H, E), same dtype.
+            values: (B, S, H, D), same dtype.
+            attn_mask: boolean, True where a key is hidden, broadcastable to (B, H, L, S); or an
+                object with such a `mask`; or None.
+            tau: accepted for the layer's signature; has no effect.
+            delta: accepted for the layer's signature; has no effect.
+
+        Returns:
+            V (B, L, H, D), contiguous, and the weights after dropout (B, H, L, S) or None.
+
+        Raises:
+            InvalidInputError: an argument breaks the contract; the message names the rule.
+            UnsupportedError: the call needs a capability that the backend lacks.
+        """
+        sizes = check_inputs(self.backend, queries, keys, values)
+        scale = resolve_scale(self.scale, sizes.E)
+        hidden, causal = self._resolve_mask(attn_mask, sizes)
+        dropout = self.attention_dropout if self.training else 0.0
+        for capability, needed in (
+            (dtype_name(queries), True),
+            ("mask", hidden is not None),
+            ("causal", causal),
+            ("dropout", dropout > 0),
+            ("weights", self.output_attention),
+        ):
+            if needed:
+                self.backend.require(capability)
+        return self._attend(queries, keys, values, sizes, hidden, causal, scale, dropout)
+
+    def _resolve_mask(self, attn_mask: Any, sizes: Sizes) -> tuple[Array | None, bool]:
+        if not self.mask_flag:
+            return None, False
+        if attn_mask is not None:
+            return check_mask(self.backend, attn_mask, sizes), False
+        if sizes.L == 1:  # the layer hides s > l only where both axes have it
+            return None, False
+        if sizes.L != sizes.S:
+            raise InvalidInputError(
+                f"attn_mask is None and mask_flag is on, which means causal: that needs L == S, "
+                f"but queries have L = {sizes.L} and keys S = {sizes.S} [M2]"
+            )
+        return None, True
+
+    def _attend(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        sizes: Sizes,
+        hidden: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+    ) -> tuple[Array, Array | None]:
+        """Run the backend within its preconditions, and repair what lies outside them."""
+        arrays = self.backend.arrays
+        B, L, S, H, E, D = sizes
+        if 0 in (B, L, H, S):
+            weights = arrays.zeros((B, H, L, S), queries) if self.output_attention else None
+            return arrays.zeros((B, L, H, D), values), weights
+        if E == 0:  # every score is 0, as with one feature that is 0
+            queries, keys = (arrays.zeros((*x.shape[:3], 1), x) for x in (queries, keys))
+        if D == 0:  # the weights may still be wanted
+            values = arrays.zeros((B, S, H, 1), values)
+
+        repairs = self._repairs(hidden, causal, scale, L, queries)
+        if hidden is not None and self.masked_rows != self.backend.masked_rows:
+            rows = hidden.all(-1)[..., None]
+            if arrays.any_true(rows):
+                hidden = hidden & ~rows
+                repairs.append((rows, math.nan if self.masked_rows == "nan" else 0.0))
+        out, a = self.backend.attend(
+            queries,
+            keys,
+            values,
+            hidden=hidden,
+            causal=causal,
+            scale=scale if math.isfinite(scale) else 1.0,
+            dropout=dropout,
+            weights=self.output_attention,
+        )
+        for rows, value in repairs:
+            out = arrays.where(rows.swapaxes(1, 2), value, out)
+            a = None if a is None else arrays.where(rows, value, a)
+        return arrays.contiguous(out[..., :D]), None if a is None else arrays.contiguous(a)
+
+    def _repairs(
+        self, hidden: Array | None, causal: bool, scale: float, L: int, like: Array
+    ) -> list[tuple[Array, float]]:
+        """Rows (b, h, l, 1) that the contract makes NaN whatever a backend answers there.
+
+        A scale of NaN or infinity does so in every row [S4]; a negative one where a key is
+        hidden, since it multiplies after masking: -1 * -inf = inf [S3].
+        """
+        put = self.backend.arrays.put
+        if not math.isfinite(scale):
+            return [(put(np.ones((1, 1, 1, 1), bool), str(like.device)), math.nan)]
+        if scale > 0 or (hidden is None and not causal):
+            return []
+        if hidden is None:
+            rows = put((np.arange(L) < L - 1).reshape(1, 1, L, 1), str(like.device))
+        else:
+            rows = hidden.any(-1)[..., None]
+        return [(rows, math.nan)]
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a real number of Python or NumPy."""
+    return isinstance(value, numbers.Real)
+
+
+def check_inputs(backend: Backend, queries: Array, keys: Array, values: Array) -> Sizes:
+    """The sizes of the axes, if the arrays fit together and belong to the backend's library.
+
+    Raises:
+        InvalidInputError: they do not; the message names the argument and the rule [C8].
+    """
+    arguments = {"queries": queries, "keys": keys, "values": values}
+    for name, array in arguments.items():
+        check_library(backend, name, array)
+        if array.ndim != 4:
+            raise InvalidInputError(
+                f"{name} has shape {tuple(array.shape)}: it must be 4-D, (batch, time, heads, "
+                "features) [C8]"
+            )
+        if dtype_name(array) not in ("float64", "float32", "float16", "bfloat16"):
+            raise InvalidInputError(
+                f"{name} has dtype {dtype_name(array)}: it must be a real floating-point dtype [C8]"
+            )
+        if array.dtype != queries.dtype:
+            raise InvalidInputError(
+                f"{name} has dtype {dtype_name(array)} and queries {dtype_name(queries)}: "
+                "they must be the same [C8]"
+            )
+    B, L, H, E = queries.shape
+    _, S, _, D = values.shape
+    for name, axis, size, wanted, of in (
+        ("keys", "batch", keys.shape[0], B, "queries"),
+        ("values", "batch", values.shape[0], B, "queries"),
+        ("keys", "heads", keys.shape[2], H, "queries"),
+        ("values", "heads", values.shape[2], H, "queries"),
+        ("keys", "features", keys.shape[3], E, "queries"),
+        ("keys", "time", keys.shape[1], S, "values"),
+    ):
+        if size != wanted:
+            raise InvalidInputError(
+                f"{name} has {size} along its {axis} axis and {of} {wanted}: they must be equal; "
+                f"axes of size 1 are not broadcast and heads are not grouped [C8]"
+            )
+    return Sizes(B, L, S, H, E, D)
+
+
+def check_library(backend: Backend, name: str, array: Any) -> None:
+    """Refuse an array of another library.
+
+    Raises:
+        InvalidInputError: the array is not of the backend's library.
+    """
+    wanted = backend.arrays.type
+    if not isinstance(array, wanted):
+        raise InvalidInputError(
+            f"{name} is a {type(array).__module__}.{type(array).__qualname__}: backend "
+            f"{backend.name!r} takes {wanted.__module__}.{wanted.__qualname__} [C8]"
+        )
+
+
+def check_mask(backend: Backend, attn_mask: Any, sizes: Sizes) -> Array:
+    """The mask as a 4-D boolean array that broadcasts to (B, H, L, S).
+
+    Raises:
+        InvalidInputError: it is not boolean [M3] or does not broadcast [M4].
+    """
+    is_array = isinstance(attn_mask, backend.arrays.type)
+    mask: Array = attn_mask if is_array else attn_mask_of(attn_mask)
+    check_library(backend, "attn_mask", mask)
+    if dtype_name(mask) != "bool":
+        raise InvalidInputError(
+            f"attn_mask has dtype {dtype_name(mask)}: it must be boolean, True = hidden [M3]"
+        )
+    target = (sizes.B, sizes.H, sizes.L, sizes.S)
+    shape = tuple(mask.shape)
+    padded = (1,) * (4 - len(shape)) + shape
+    if len(padded) > 4 or any(
+        size not in (1, full) for size, full in zip(padded, target, strict=True)
+    ):
+        raise InvalidInputError(
+            f"attn_mask has shape {shape}: it must broadcast to (B, H, L, S) = {target} [M4]"
+        )
+    return mask.reshape(padded)
+
+
+def attn_mask_of(holder: Any) -> Any:
+    """The `mask` that a mask object holds.
+
+    Raises:
+        InvalidInputError: the object holds none [M3].
+    """
+    if not hasattr(holder, "mask"):
+        raise InvalidInputError(
+            f"attn_mask is a {type(holder).__qualname__}: it must be a boolean array of the "
+            "backend's library or an object with one as its `mask` [M3]"
+        )
+    return holder.mask
+
+
+def resolve_scale(scale: float | None, E: int) -> float:
+    """The factor on the scores: `scale`, or 1 / sqrt(E) where it is None or 0 [S1, S2].
+
+    Raises:
+        InvalidInputError: neither is possible, since E is 0 [C6].
+    """
+    if scale:
+        return float(scale)
+    if E == 0:
+        raise InvalidInputError(
+            "queries and keys have E = 0 features: 1 / sqrt(E) needs E > 0, so a scale must be "
+            "given [C6]"
+        )
+    return 1.0 / math.sqrt(E)

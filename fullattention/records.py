@@ -1,0 +1,153 @@
+"""What outlives a process: immutable, versioned records, written as strict JSON lines.
+
+Writing needs the standard library alone; reading validates with msgspec (extra `suite`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+SCHEMA = 1
+"""Version of the record format; a reader refuses any other."""
+
+Status = Literal["passed", "failed", "unsupported", "deviates", "not run"]
+
+Record = TypeVar("Record", "Verdict", "Timing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Everything about the machine and its libraries that a figure depends on."""
+
+    time: str
+    """Start, ISO 8601 in UTC."""
+    suite: str
+    """Version of fullattention."""
+    python: str
+    platform: str
+    cpu: str
+    cores: int
+    """Cores this process may use."""
+    memory_gib: float
+    gpu: str | None
+    gpu_driver: str | None
+    threads: int
+    """Threads that the libraries were told to use."""
+    load: float | None
+    """Load average over the last minute before the start, where the system tells."""
+    libraries: Mapping[str, str]
+    """Name -> version."""
+    blas: tuple[str, ...]
+    """Each BLAS or OpenMP in use: name, version, architecture it dispatched to."""
+    variables: Mapping[str, str]
+    """Environment variables that change speed, as they are set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one check found for one backend."""
+
+    check: str
+    """Id of the check, enough to run it again alone."""
+    requirement: str
+    """Id in the contract, such as "M5"."""
+    section: str
+    dtype: str
+    status: Status
+    detail: str = ""
+    """Why it failed, deviates or did not run."""
+    ratio: float | None = None
+    """Largest error over its bound; None where the check compares no numbers with a bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the conformance suite found for one backend on one device."""
+
+    backend: str
+    library: str
+    library_version: str
+    device: str
+    level: str
+    contract: int
+    suite: str
+    conformant: bool
+    results: tuple[Result, ...]
+    seconds: float
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How long one backend took for one workload, and how right it was while it did.
+
+    Times are seconds per call. A timing that was not made has no times and says why in `reason`.
+    """
+
+    backend: str
+    library_version: str
+    device: str
+    workload: str
+    shape: tuple[int, int, int, int, int, int]
+    """B, L, S, H, E, D."""
+    dtype: str
+    mask: str
+    status: Literal["timed", "wrong", "not run"]
+    """Only "timed" is ranked; "wrong" was timed, and its output broke the bound."""
+    reason: str = ""
+    verdict_level: str | None = None
+    conformant: bool | None = None
+    """The verdict of the process that took the times; None: none was reached."""
+    error_over_bound: float | None = None
+    """Largest error of sampled timed outputs over its bound."""
+    first_call: float | None = None
+    median: float | None = None
+    lower_quartile: float | None = None
+    upper_quartile: float | None = None
+    minimum: float | None = None
+    rounds: int | None = None
+    calls_per_round: int | None = None
+    seed: int | None = None
+    """Of the random inputs."""
+    environment: Environment
+    schema: int = SCHEMA
+
+
+def write(path: Path, records: Iterable[Verdict | Timing]) -> None:
+    """Append records to a file, one JSON object a line.
+
+    Raises:
+        ValueError: a record holds NaN or an infinity, which JSON has no word for.
+    """
+    with path.open("a", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(dataclasses.asdict(record), allow_nan=False) + "\n")
+
+
+def read(path: Path, kind: type[Record]) -> list[Record]:
+    """The records of one kind in a file.
+
+    Raises:
+        ValueError: a line is not such a record, or of another schema; the message names the line.
+    """
+    import msgspec
+
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = msgspec.json.decode(line, type=kind)
+        except msgspec.MsgspecError as error:
+            raise ValueError(
+                f"{path}, line {number}: no {kind.__name__} record: {error}"
+            ) from error
+        if record.schema != SCHEMA:
+            raise ValueError(
+                f"{path}, line {number}: schema {record.schema}, this version reads {SCHEMA}"
+            )
+        records.append(record)
+    return records

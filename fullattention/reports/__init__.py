@@ -1,0 +1,1 @@
+"""Reports: tables and conclusions from records alone, wherever they were made."""

@@ -1,0 +1,49 @@
+"""A run as it goes: one line for each timing, as soon as it is made."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from fullattention.records import Environment, Timing
+from fullattention.reports.report import environment_lines
+from fullattention.reports.tables import BASELINE
+from fullattention.reports.units import digits, seconds
+
+
+class Progress:
+    """Prints the environment, then the timings; each reason for not running only once."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self.file = file or sys.stdout
+        self.count = 0
+        self.done = 0
+        self.medians: dict[tuple[str, str], float] = {}
+        self.told: set[tuple[str, str]] = set()
+
+    def started(self, environment: Environment, count: int) -> None:
+        """So many timings are to be made, on this machine."""
+        self.count = count
+        self._print("\n".join(environment_lines(environment)) + "\n")
+
+    def measured(self, timing: Timing) -> None:
+        """One timing is done, or it is known why there is none."""
+        self.done += 1
+        if timing.median is not None:
+            self.medians[timing.workload, timing.backend] = timing.median
+        elif (timing.backend, timing.reason) in self.told:
+            return
+        self.told.add((timing.backend, timing.reason))
+        number = f"{self.done:{len(str(self.count))}}/{self.count}"
+        self._print(f"{number}  {timing.workload:26} {timing.backend:20} {self._outcome(timing)}")
+
+    def _outcome(self, timing: Timing) -> str:
+        if timing.status != "timed":
+            return f"{timing.status.upper()}: {timing.reason}"
+        baseline = self.medians.get((timing.workload, BASELINE))
+        if baseline is None or timing.median is None:
+            return f"{seconds(timing.median):>8}"
+        return f"{seconds(timing.median):>8}  {digits(timing.median / baseline):>6} of {BASELINE}"
+
+    def _print(self, text: str) -> None:
+        print(text, file=self.file, flush=True)

@@ -1,0 +1,96 @@
+"""A verdict as text: a table by section of the contract, then what failed and how to repeat it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from fullattention.records import Result, Status, Verdict
+from fullattention.reports.blocks import Block, Command, Heading, Lines, Table
+from fullattention.reports.units import digits
+
+STATUSES: tuple[Status, ...] = ("passed", "failed", "unsupported", "deviates", "not run")
+
+
+def verdict_blocks(verdict: Verdict, texts: Mapping[str, str], command: str) -> list[Block]:
+    """The whole verdict.
+
+    Args:
+        verdict: what was found.
+        texts: requirement -> what it asks, in words.
+        command: what to type to run a single check again, without the check's id.
+    """
+    return [
+        Heading(_title(verdict), level=1),
+        _sections(verdict.results),
+        *_failures(verdict.results, texts, command),
+        *_reasons(verdict.results, "deviates", "Declared deviations, observed"),
+        *_reasons(verdict.results, "unsupported", "Unsupported"),
+        *_reasons(verdict.results, "not run", "Not run"),
+    ]
+
+
+def _title(verdict: Verdict) -> str:
+    outcome = "conformant" if verdict.conformant else "NOT CONFORMANT"
+    library = f"{verdict.library} {verdict.library_version}".strip()
+    return (
+        f"{verdict.backend} ({library}, {verdict.device}): "
+        f"{outcome}; {len(verdict.results)} {verdict.level} checks in {verdict.seconds:.1f} s"
+    )
+
+
+def _sections(results: Sequence[Result]) -> Table:
+    sections = list(dict.fromkeys(result.section for result in results))
+    rows = [
+        _row(section, [result for result in results if result.section == section])
+        for section in sections
+    ]
+    rows.append(_row("all", results))
+    columns = ("section", *STATUSES, "worst error/bound")
+    return Table(columns, rows, right=columns[1:])
+
+
+def _row(name: str, results: Sequence[Result]) -> list[str]:
+    counts = Counter(result.status for result in results)
+    ratios = [result.ratio for result in results if result.ratio is not None]
+    return [name, *(str(counts[status]) for status in STATUSES), digits(max(ratios, default=None))]
+
+
+def _failures(results: Iterable[Result], texts: Mapping[str, str], command: str) -> list[Block]:
+    blocks: list[Block] = []
+    for requirement, failed in _by_requirement(results, "failed").items():
+        first = failed[0]
+        more = f"; {len(failed) - 1} more checks of {requirement} failed" if failed[1:] else ""
+        blocks += [
+            Heading(f"{requirement} FAILED: {texts[requirement]}"),
+            Lines([f"{first.detail}{more}"]),
+            Command(f'{command} --only "{first.check}"'),
+        ]
+    return blocks
+
+
+def _reasons(results: Iterable[Result], status: str, title: str) -> list[Block]:
+    """Each reason once, with the requirements and the number of checks it concerns."""
+    lines = []
+    by_reason: dict[str, list[Result]] = {}
+    for result in results:
+        if result.status == status:
+            by_reason.setdefault(_without_case(result.detail), []).append(result)
+    for reason, concerned in by_reason.items():
+        ids = ", ".join(dict.fromkeys(result.requirement for result in concerned))
+        count = f"{len(concerned)} check{'s' if concerned[1:] else ''}"
+        lines.append(f"{reason} ({count} of {ids})")
+    return [Heading(title), Lines(lines)] if lines else []
+
+
+def _without_case(detail: str) -> str:
+    """The reason without what was observed in one case."""
+    return detail.partition("; observed: ")[0].removeprefix("declared: ")
+
+
+def _by_requirement(results: Iterable[Result], status: str) -> dict[str, list[Result]]:
+    grouped: dict[str, list[Result]] = {}
+    for result in results:
+        if result.status == status:
+            grouped.setdefault(result.requirement, []).append(result)
+    return grouped

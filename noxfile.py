@@ -1,0 +1,86 @@
+"""Every check of the project, one session each: `python -m nox -l` lists them."""
+
+import re
+import shutil
+import subprocess
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+# Plain pip also finds a torch build that only pip's own configuration names; uv does not.
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "tests"]
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+HYPOTHESIS = {"HYPOTHESIS_STORAGE_DIRECTORY": "results/cache/hypothesis"}
+
+
+def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) -> None:
+    """Install the project with these extras and dependency groups, at the tested versions."""
+    project = ["-e", f".[{','.join(extras)}]"] if extras else []
+    requirements = nox.project.dependency_groups(PYPROJECT, *groups)
+    session.install("-c", "constraints.txt", *project, *requirements)
+
+
+def backend_extras() -> tuple[str, ...]:
+    """Return the extras whose backends this machine's driver can run."""
+    if not (nvidia_smi := shutil.which("nvidia-smi")):
+        return ("torch",)
+    status = subprocess.run([nvidia_smi], capture_output=True, text=True, check=False)
+    version = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)", status.stdout)
+    if status.returncode or not version:
+        return ("torch",)
+    # The torch of PyPI is built for CUDA 13: it does not install beside cuda12, nor see its GPU.
+    return ("torch", "cuda13") if int(version[1]) >= 13 else ("cuda12",)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, formatting and the direction of imports with ruff and import-linter."""
+    install(session, groups=("lint",))
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("lint-imports", "--no-cache", "--no-logo")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of the package and its tests with mypy."""
+    install(session, "torch", "suite", groups=("test", "types"))
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the suite's own tests on the CPU backends, in two processes."""
+    install(session, "torch", "suite", groups=("test",))
+    session.run("python", "-m", "pytest", "-n", "2", *session.posargs, env=HYPOTHESIS)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Run the suite's own tests in one process and report the lines and branches they miss."""
+    install(session, "torch", "suite", groups=("test",))
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs, env=HYPOTHESIS)
+    session.run("coverage", "combine", "--quiet")
+    session.run("coverage", "report")
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """Check every backend that this machine can run against the contract."""
+    install(session, "suite", *backend_extras())
+    session.run(
+        *("python", "-m", "pytest", "-p", "fullattention.pytest_plugin"),
+        *("--pyargs", "fullattention.conformance", "--backend", "all"),
+        *session.posargs,
+    )
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Time every backend that this machine can run, its GPU included, by `fullattention bench`."""
+    install(session, "suite", *backend_extras())
+    session.run("fullattention", "bench", *session.posargs)

@@ -1,0 +1,136 @@
+"""The command line, called as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fullattention.cli import main
+from fullattention.records import Verdict
+
+BACKEND = """
+import numpy as np
+from fullattention.backends import Backend, standard
+from fullattention.backends.numpy_arrays import ARRAYS
+
+def attend(q, k, v, *, hidden, causal, scale, dropout, weights):
+    scores = scale * np.einsum("blhe,bshe->bhls", q, k)
+    if causal:
+        hidden = np.triu(np.ones(scores.shape[-2:], bool), 1)
+    if hidden is not None:
+        scores = np.where(hidden, HIDDEN, scores)
+    a = np.exp(scores - scores.max(-1, keepdims=True))
+    a /= a.sum(-1, keepdims=True)
+    return np.einsum("bhls,bshd->blhd", a, v), a if weights else None
+
+backend = Backend(
+    name="mine",
+    attend=attend,
+    arrays=ARRAYS,
+    precision={"float32": standard("float32")},
+    lacks={"dropout": "not written yet"},
+)
+"""
+
+
+@pytest.fixture
+def right(tmp_path: Path) -> str:
+    path = tmp_path / "right.py"
+    path.write_text(BACKEND.replace("HIDDEN", "-np.inf"))
+    return str(path)
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> str:
+    path = tmp_path / "wrong.py"
+    path.write_text(BACKEND.replace("HIDDEN", "-1e9"))
+    return str(path)
+
+
+def test_check_of_a_right_backend_exits_0(right: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", right, "--level", "quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "conformant" in printed
+    assert "NOT CONFORMANT" not in printed
+    assert "not written yet" in printed
+
+
+def test_check_of_a_wrong_backend_exits_1_and_says_what_where_and_how_to_repeat_it(
+    wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", wrong, "--level", "quick"]) == 1
+    printed = capsys.readouterr().out
+    assert "M7 FAILED" in printed
+    assert "first at b=" in printed
+    assert "expected" in printed
+    (command,) = [line for line in printed.splitlines() if "--only" in line]
+    check_id = command.split("--only ")[1].strip('"')
+    assert main(["check", wrong, "--only", check_id]) == 1
+    assert "1 standard check" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["check", "nonsense"], "no backend is called 'nonsense'"),
+        (["check", "no/such/file.py"], "there is no file"),
+        (["check", "no_such_module:thing"], "there is no module 'no_such_module'"),
+        (["check", "cupy-matmul"], "unavailable"),
+        (["check", "numpy-matmul", "--device", "cuda"], "NumPy runs on 'cpu'"),
+        (["check", "numpy-matmul", "--only", "Z9"], "begins with 'Z9'"),
+        (["check", "math:sqrt"], "no function of a device"),
+        (["workloads", "no-such-workload"], "no-such-workload"),
+        (["report", "no-such-folder"], "no-such-folder"),
+        (["bench", "--shape", "1,2,3"], "1,2,3"),
+        (["bench", "--dtype", "float7"], "float7"),
+    ],
+)
+def test_wrong_usage_exits_2_with_one_line_that_says_why(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_file_that_does_not_import_is_named_with_its_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("def (")
+    assert main(["check", str(path)]) == 2
+    assert "SyntaxError" in capsys.readouterr().err
+
+
+def test_check_writes_a_record_that_reads_back(right: str, tmp_path: Path) -> None:
+    msgspec = pytest.importorskip("msgspec")
+    target = tmp_path / "verdict.json"
+    main(["check", right, "--level", "quick", "--json", str(target)])
+    verdict = msgspec.json.decode(target.read_bytes(), type=Verdict)
+    assert verdict.backend == "mine"
+    assert verdict.conformant
+    assert {result.status for result in verdict.results} == {"passed", "unsupported"}
+
+
+def test_backends_lists_every_name_with_capabilities_or_reasons(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["backends", "--json"]) == 0
+    entries = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert entries["numpy-matmul"]["devices"] == ["cpu"]
+    assert "weights" in entries["numpy-matmul"]["capabilities"]
+    assert entries["numpy-matmul"]["version"]
+    for name in ("cupy-matmul", "cupy-fused", "numba-cuda"):
+        assert entries[name]["devices"] == []
+        assert entries[name]["reasons"]["cpu"]
+    assert main(["backends"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in entries)
+
+
+def test_workloads_lists_shapes_by_glob(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["workloads", "toy"]) == 0
+    assert "8,6,6,2,8,8" in capsys.readouterr().out

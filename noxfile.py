@@ -79,6 +79,19 @@ def conformance(session: nox.Session) -> None:
     )
 
 
+FUZZED = (
+    *("numpy-reference", "numpy-matmul", "torch-einsum"),
+    *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
+)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Try a thousand random cases per dtype on the CPU backends, or on those given after --."""
+    install(session, "torch", "suite")
+    session.run("fullattention", "fuzz", *(session.posargs or FUZZED))
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
     """Time every backend that this machine can run, its GPU included, by `fullattention bench`."""

@@ -11,8 +11,7 @@ from fullattention.backends import (
     names,
 )
 from fullattention.layer import FullAttention
-
-__version__ = "0.1.0"
+from fullattention.version import __version__
 
 __all__ = [
     "Arrays",
@@ -22,6 +21,7 @@ __all__ = [
     "Precision",
     "UnavailableError",
     "UnsupportedError",
+    "__version__",
     "load",
     "names",
 ]

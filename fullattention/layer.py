@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fullattention.backends.errors import InvalidInputError
-from fullattention.backends.interface import Array, Backend, MaskedRows, dtype_name
+from fullattention.backends.interface import Array, Backend, MaskedRows, device_kind, dtype_name
 from fullattention.backends.registry import load
 
 
@@ -34,6 +34,7 @@ class FullAttention:
         attention_dropout: probability of dropping a weight in training.
         output_attention: whether `forward` returns the weights.
         backend: a name, `module:object`, `path.py[:object]`, or a `Backend`.
+        device: where a backend that is given by name runs.
         masked_rows: what a query gets when all keys are hidden from it: "nan" as in
             Time-Series-Library, or "zero".
 
@@ -51,6 +52,7 @@ class FullAttention:
         output_attention: bool = False,
         *,
         backend: str | Backend = "numpy-matmul",
+        device: str = "cpu",
         masked_rows: MaskedRows = "nan",
     ) -> None:
         if not (is_real(attention_dropout) and 0 <= attention_dropout <= 1):
@@ -65,7 +67,7 @@ class FullAttention:
         self.scale = scale
         self.attention_dropout = float(attention_dropout)
         self.output_attention = output_attention
-        self.backend = backend if isinstance(backend, Backend) else load(backend)
+        self.backend = backend if isinstance(backend, Backend) else load(backend, device)
         self.masked_rows = masked_rows
         self.training = True
 
@@ -169,7 +171,8 @@ class FullAttention:
             values = arrays.zeros((B, S, H, 1), values)
 
         repairs = self._repairs(hidden, causal, scale, L, queries)
-        if hidden is not None and self.masked_rows != self.backend.masked_rows:
+        native = self.masked_rows == self.backend.masked_rows
+        if hidden is not None and (repairs or not native):
             rows = hidden.all(-1)[..., None]
             if arrays.any_true(rows):
                 hidden = hidden & ~rows
@@ -223,6 +226,7 @@ def check_inputs(backend: Backend, queries: Array, keys: Array, values: Array) -
     arguments = {"queries": queries, "keys": keys, "values": values}
     for name, array in arguments.items():
         check_library(backend, name, array)
+        check_device(backend, name, array)
         if array.ndim != 4:
             raise InvalidInputError(
                 f"{name} has shape {tuple(array.shape)}: it must be 4-D, (batch, time, heads, "
@@ -266,6 +270,22 @@ def check_library(backend: Backend, name: str, array: Any) -> None:
         raise InvalidInputError(
             f"{name} is a {type(array).__module__}.{type(array).__qualname__}: backend "
             f"{backend.name!r} takes {wanted.__module__}.{wanted.__qualname__} [C8]"
+        )
+
+
+def check_device(backend: Backend, name: str, array: Any) -> None:
+    """Refuse an array on another kind of device than the backend was loaded for.
+
+    What a backend can do depends on the device.
+
+    Raises:
+        InvalidInputError: the kinds differ.
+    """
+    kind = device_kind(array)
+    if kind != backend.device.partition(":")[0]:
+        raise InvalidInputError(
+            f"{name} is on {array.device}: backend {backend.name!r} was loaded for "
+            f"{backend.device!r}; pass device={kind!r} [C8]"
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fullattention.backends.precision import DTYPES
 from fullattention.bench.options import add_options
-from fullattention.conformance.suite import LEVELS
+from fullattention.conformance.catalogue import LEVELS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

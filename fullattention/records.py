@@ -15,7 +15,11 @@ from typing import Literal, TypeVar
 SCHEMA = 1
 """Version of the record format; a reader refuses any other."""
 
-Status = Literal["passed", "failed", "unsupported", "deviates", "not run"]
+Status = Literal["passed", "failed", "unsupported", "deviates", "expected", "not run"]
+"""What comes of a check; "deviates" and "expected" are failures that were announced."""
+
+Level = Literal["quick", "standard", "full"]
+"""How much is tried; each level holds all checks of those before it."""
 
 Record = TypeVar("Record", "Verdict", "Timing")
 
@@ -63,6 +67,25 @@ class Result:
     """Why it failed, deviates or did not run."""
     ratio: float | None = None
     """Largest error over its bound; None where the check compares no numbers with a bound."""
+    bits: float | None = None
+    """Effective bits, where a check measures them."""
+    warning: str = ""
+    """What is suspicious, though the check passed."""
+    output: str = ""
+    """The end of what the candidate printed meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirement:
+    """What all checks of one requirement come to."""
+
+    requirement: str
+    status: Status
+    reason: str = ""
+    checks: int = 0
+    worst_ratio: float | None = None
+    worst_check: str = ""
+    """Id of the check with the largest error over its bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +93,26 @@ class Verdict:
     """What the conformance suite found for one backend on one device."""
 
     backend: str
+    spec: str = ""
+    """What loads it: a name, `module:object` or `path.py[:object]`; empty for an object."""
+    dtypes: tuple[str, ...] = ()
+    """The dtypes that were asked for; empty: all that it takes."""
+    only: str = ""
+    """Beginning of the ids of the checks that were asked for; empty: all."""
     library: str
     library_version: str
     device: str
-    level: str
+    level: Level
     contract: int
     suite: str
     conformant: bool
+    precision: Mapping[str, Mapping[str, float | bool]] = dataclasses.field(default_factory=dict)
+    """The declared precision, by dtype and field."""
+    lacks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    deviates: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    environment: Environment | None = None
+    """None where the libraries that read it are not installed."""
+    requirements: tuple[Requirement, ...] = ()
     results: tuple[Result, ...]
     seconds: float
     schema: int = SCHEMA
@@ -112,6 +148,8 @@ class Timing:
     minimum: float | None = None
     rounds: int | None = None
     calls_per_round: int | None = None
+    other_load: float | None = None
+    """Cores that other processes kept busy meanwhile, on average."""
     seed: int | None = None
     """Of the random inputs."""
     environment: Environment
@@ -135,19 +173,26 @@ def read(path: Path, kind: type[Record]) -> list[Record]:
     Raises:
         ValueError: a line is not such a record, or of another schema; the message names the line.
     """
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    return [_decoded(line, kind, f"{path}, line {number}") for number, line in lines]
+
+
+def read_one(path: Path, kind: type[Record]) -> Record:
+    """The record that a file holds alone.
+
+    Raises:
+        ValueError: it holds no such record, or one of another schema.
+    """
+    return _decoded(path.read_text(encoding="utf-8"), kind, str(path))
+
+
+def _decoded(text: str, kind: type[Record], place: str) -> Record:
     import msgspec
 
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            record = msgspec.json.decode(line, type=kind)
-        except msgspec.MsgspecError as error:
-            raise ValueError(
-                f"{path}, line {number}: no {kind.__name__} record: {error}"
-            ) from error
-        if record.schema != SCHEMA:
-            raise ValueError(
-                f"{path}, line {number}: schema {record.schema}, this version reads {SCHEMA}"
-            )
-        records.append(record)
-    return records
+    try:
+        record = msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{place}: no {kind.__name__} record: {error}") from error
+    if record.schema != SCHEMA:
+        raise ValueError(f"{place}: schema {record.schema}, this version reads {SCHEMA}")
+    return record

@@ -20,6 +20,10 @@ class UnavailableError(RuntimeError):
         self.backend = backend
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[UnavailableError], tuple[str, str]]:
+        """Pickle by the arguments: it crosses processes."""
+        return type(self), (self.backend, self.reason)
+
 
 class UnsupportedError(RuntimeError):
     """A call needs a capability that the backend lacks.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "weights": "returns the attention weights",
         "dropout": "drops weights in training",
         "gradient": "can be differentiated by its library",
+        "double_backward": "its gradients can be differentiated again",
         "wide_scores": "scores beyond the input dtype's range do not overflow",
         "determinism": "the same input gives the same bits twice",
     }
@@ -67,6 +69,15 @@ class Attend(Protocol):
         """Attend; see the class."""
 
 
+VectorJacobian = Callable[
+    [Callable[..., tuple[Array, ...]], tuple[Array, ...], tuple[Array | None, ...]],
+    tuple[tuple[Array, ...], tuple[Array, ...]],
+]
+"""Takes a function, its inputs, and a cotangent (or None) for each of its results; gives the
+results, and the gradients of the inner product of results and cotangents by the inputs. The
+gradients can be differentiated again."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arrays:
     """How the arrays of one library are made, read and combined."""
@@ -93,6 +104,8 @@ class Arrays:
     any_true: Callable[[Array], bool]
     """False if no entry of a boolean array is True; may answer True without looking where looking
     would wait for a device."""
+    vjp: VectorJacobian | None = None
+    """Differentiates; None where the library does not."""
 
 
 def _no_seed(_seed: int) -> None:
@@ -157,4 +170,19 @@ def _refuse_unknown(name: str, given: Mapping[str, object], known: tuple[str, ..
 
 def dtype_name(array: Array) -> str:
     """Name of an array's dtype as NumPy spells it, whatever library it comes from."""
-    return str(array.dtype).removeprefix("torch.")
+    return _name_of(array.dtype)
+
+
+@functools.cache  # a call of the layer asks six times, and small calls last microseconds
+def _name_of(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def device_kind(array: Array) -> str:
+    """Kind of device an array lies on, such as "cpu" or "cuda"."""
+    return _kind_of(array.device)
+
+
+@functools.cache
+def _kind_of(device: object) -> str:
+    return str(device).partition(":")[0].lower()

@@ -7,6 +7,9 @@ import numpy as np
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Array, Arrays, Shape
 
+LACKS = dict.fromkeys(("gradient", "double_backward"), "NumPy does not differentiate")
+"""What no NumPy backend can do."""
+
 _generator = np.random.default_rng()
 
 

@@ -56,5 +56,5 @@ def backend(device: str) -> Backend:
         seed=numpy_arrays.seed,
         precision={dtype: standard(dtype) for dtype in DTYPES},
         masked_rows="nan",
-        lacks={"gradient": "NumPy does not differentiate"},
+        lacks=numpy_arrays.LACKS,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -69,6 +71,27 @@ def _any_true(tensor: torch.Tensor) -> bool:
     return tensor.device.type != "cpu" or torch.compiler.is_compiling() or bool(tensor.any())
 
 
+def _vjp(
+    function: Callable[..., tuple[Array, ...]],
+    inputs: tuple[Array, ...],
+    cotangents: tuple[Array | None, ...],
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    leaves = [x if x.requires_grad else x.detach().requires_grad_() for x in inputs]
+    results = function(*leaves)
+    pairs = [
+        (result, cotangent)
+        for result, cotangent in zip(results, cotangents, strict=True)
+        if cotangent is not None
+    ]
+    gradients = torch.autograd.grad(
+        [result for result, _ in pairs],
+        leaves,
+        [cotangent for _, cotangent in pairs],
+        create_graph=True,
+    )
+    return results, gradients
+
+
 ARRAYS = Arrays(
     library="torch",
     type=torch.Tensor,
@@ -80,4 +103,5 @@ ARRAYS = Arrays(
     zeros=_zeros,
     contiguous=torch.Tensor.contiguous,
     any_true=_any_true,
+    vjp=_vjp,
 )

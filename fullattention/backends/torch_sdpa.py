@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,13 @@ from fullattention.backends.interface import Array, Attend, Backend
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
 
 LEAK = "a NaN or infinite score in a hidden position reaches its row: torch adds -inf to it"
+CLEAN = "a fully hidden row's NaN is filled into V afterwards, so its batch entry's dv stays finite"
+ONCE = "torch's fused backward kernels have no derivative"
 NO_WEIGHTS = "scaled_dot_product_attention does not return weights"
+
+ONE_CHOICE = threading.RLock()
+"""Held while a kernel is forced: which kernels are allowed is a setting of the process, and
+`sdpa_kernel` restores what it found, so two threads inside it would leave the wrong one behind."""
 
 
 def attend(
@@ -57,7 +64,7 @@ def _forced(name: str, kernel: SDPBackend) -> Attend:
         weights: bool,
     ) -> tuple[Array, Array | None]:
         def call() -> tuple[Array, Array | None]:
-            with sdpa_kernel(kernel):
+            with ONE_CHOICE, sdpa_kernel(kernel):
                 return attend(
                     q,
                     k,
@@ -173,6 +180,8 @@ def _backend(
     device: str,
     attend: Attend,
     precision: Callable[[str], Precision],
+    *,
+    fused: bool = True,
 ) -> Backend:
     torch_arrays.require_device(name, device)
     refusals = _refusals(attend, device)
@@ -188,8 +197,8 @@ def _backend(
         seed=torch_arrays.seed,
         precision={dtype: precision(dtype) for dtype in taken},
         masked_rows="zero",
-        lacks={"weights": NO_WEIGHTS, **refusals},
-        deviates={} if "mask" in refusals else {"N4": LEAK},
+        lacks={"weights": NO_WEIGHTS, **({"double_backward": ONCE} if fused else {}), **refusals},
+        deviates={} if "mask" in refusals else {"N4": LEAK, "G3": CLEAN},
     )
 
 
@@ -201,7 +210,7 @@ def backend(device: str) -> Backend:
 def math(device: str) -> Backend:
     """The unfused kernel."""
     name = "torch-sdpa-math"
-    return _backend(name, device, _forced(name, SDPBackend.MATH), prescaled)
+    return _backend(name, device, _forced(name, SDPBackend.MATH), prescaled, fused=False)
 
 
 def flash_attention(device: str) -> Backend:

@@ -26,7 +26,7 @@ class Calls:
     So a round costs an asynchronous backend one wait, whatever the number of its calls.
     """
 
-    def __init__(self, subject: Subject, layer: Layer, arrays: tuple[Array, Array, Array]) -> None:
+    def __init__(self, subject: Subject, layer: Layer, arrays: Sequence[Array]) -> None:
         self.subject = subject
         self.layer = layer
         self.arrays = arrays
@@ -48,3 +48,9 @@ class Calls:
         self.made += 1
         if self.made % self.per_round == 0:
             self.subject.arrays.synchronize(self.subject.device)
+
+    def seconds(self, clock: Clock) -> float:
+        """How long one call takes, the wait for the device included while a round has one call."""
+        start = clock()
+        self()
+        return clock() - start

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fullattention.backends.precision import UNIT_ROUNDOFF
-from fullattention.bench.calls import Clock, build_layer
+from fullattention.bench.calls import Calls, Clock, build_layer
 from fullattention.bench.inputs import Inputs
-from fullattention.bench.machine import GIB
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Layer, Subject
+from fullattention.machine.hardware import GIB
 
 TENSOR_COPIES = 4
 """Of q, k, v and the result at once: ours, the backend's, and a wider or transposed one of each."""
@@ -16,11 +18,13 @@ TENSOR_COPIES = 4
 SCORE_COPIES = 3
 """Of the scores at once, where they are stored: raw, scaled, and their exponentials."""
 
-PROBE_SECONDS = 0.01
-"""A probe that takes this long tells how the rest scales; a shorter one is mostly overhead."""
-
 PROBE_QUERIES = 32
-PROBE_GROWTH = 8
+"""Of the first probe, with one batch entry: fewer would be mostly overhead."""
+
+PROBE_GROWTH = 4
+
+PROBE_SHARE = 0.1
+"""Of the limit: only a probe that took so long can have its workload refused."""
 
 
 class TooLargeError(Exception):
@@ -67,34 +71,54 @@ def require_time(
     Raises:
         TooLargeError: it would, as a call on a part of it predicts.
     """
-    predicted = _predicted_call(subject, workload, inputs, clock)
+    predicted = _predicted_call(subject, workload, inputs, longest, clock)
     if predicted > longest:
         raise TooLargeError(
-            f"one call would take about {predicted:.2g} s, the limit is {longest:g} s"
+            f"one call would take about {predicted:.1f} s, the limit is {longest:g} s"
         )
 
 
-def _predicted_call(subject: Subject, workload: Workload, inputs: Inputs, clock: Clock) -> float:
-    """Seconds of one call, scaled up from the smallest part of it that takes long enough."""
-    B, L = workload.shape.B, workload.shape.L
-    queries = L if workload.mask == "causal" else min(L, PROBE_QUERIES)
+def _predicted_call(
+    subject: Subject, workload: Workload, inputs: Inputs, longest: float, clock: Clock
+) -> float:
+    """Seconds of one call, told from calls on ever larger parts of it.
+
+    In proportion, a part hardly ever takes less than the whole; where that is within the limit it
+    will do. Else two parts tell what a call costs and what its size adds: a thread that waits for
+    a busy core costs a small part as much as the whole.
+    """
+    q, k, v = inputs
     layer = build_layer(subject, workload)
-    batch = 1
-    while True:
-        q, k, v = inputs
+    smaller: tuple[int, float] | None = None
+    for batch, queries in _growing_parts(workload):
+        size, rest = batch * queries, workload.shape.B * workload.shape.L - batch * queries
         part = (q[:batch, :queries], k[:batch], v[:batch])
-        seconds = _second_call(subject, layer, part, clock)
-        if seconds >= PROBE_SECONDS or batch == B:
-            return seconds * (B / batch) * (L / queries)
-        batch = min(B, PROBE_GROWTH * batch)
+        seconds = _steady_call(subject, layer, part, clock)
+        in_proportion = seconds + rest * seconds / size
+        if in_proportion <= longest or seconds > longest:
+            return in_proportion
+        if smaller and seconds >= PROBE_SHARE * longest:
+            return seconds + rest * max(0.0, (seconds - smaller[1]) / (size - smaller[0]))
+        smaller = size, seconds
+    raise AssertionError("the last part is the whole")
 
 
-def _second_call(subject: Subject, layer: Layer, part: Inputs, clock: Clock) -> float:
-    """Seconds of a call whose like has been made before: the first one may compile."""
-    q, k, v = (subject.arrays.put(array, subject.device) for array in part)
-    layer(q, k, v, None)
-    subject.arrays.synchronize(subject.device)
-    start = clock()
-    layer(q, k, v, None)
-    subject.arrays.synchronize(subject.device)
-    return clock() - start
+def _growing_parts(workload: Workload) -> Iterator[tuple[int, int]]:
+    """Batch entries and queries of each probe; the last one has them all."""
+    B, L = workload.shape.B, workload.shape.L
+    batch, queries = 1, L if workload.mask == "causal" else min(L, PROBE_QUERIES)
+    yield batch, queries
+    while (batch, queries) != (B, L):
+        if batch < B:
+            batch = min(B, PROBE_GROWTH * batch)
+        else:
+            queries = min(L, PROBE_GROWTH * queries)
+        yield batch, queries
+
+
+def _steady_call(subject: Subject, layer: Layer, part: Inputs, clock: Clock) -> float:
+    """Seconds of the faster of two calls, after one that may have compiled."""
+    arrays = tuple(subject.arrays.put(array, subject.device) for array in part)
+    calls = Calls(subject, layer, arrays)
+    calls()
+    return min(calls.seconds(clock), calls.seconds(clock))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fullattention.backends import names
-from fullattention.bench.machine import usable_cores
 from fullattention.bench.workloads import Workload, parse_shape, select
+from fullattention.machine.hardware import usable_cores
 
 BASELINE = "torch-sdpa"
 """Timed first, so that every later line can be told as a ratio to it."""
@@ -30,6 +30,10 @@ class Options:
     full: bool
     out: Path | None
     """Folder that the records are appended to; None: they are not kept."""
+
+    def workload(self, name: str) -> Workload:
+        """The chosen workload of this name."""
+        return next(workload for workload in self.workloads if workload.name == name)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -52,18 +56,12 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--out", type=Path, metavar="DIR", help="folder for the records")
 
 
-OPTIONS = pytest.StashKey[Options]()
-"""Options that were made already, by a program that calls pytest."""
-
-
 def options_of(config: pytest.Config) -> Options:
     """The options pytest was called with.
 
     Raises:
         pytest.UsageError: one of them makes no sense; the message says which and why.
     """
-    if OPTIONS in config.stash:
-        return config.stash[OPTIONS]
     given = config.getoption
     try:
         return make_options(

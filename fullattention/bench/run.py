@@ -5,14 +5,15 @@ from __future__ import annotations
 import datetime
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from fullattention.bench.options import OPTIONS, Options, make_options
-from fullattention.bench.session import TIMINGS, VERDICTS, bench_session
+from fullattention.bench.options import make_options
+from fullattention.bench.session import SESSION, TIMINGS, VERDICTS, BenchSession
 from fullattention.records import Environment, Timing, Verdict, read
 
 RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -62,24 +63,28 @@ def run(
     """
     out = out or Path("results") / datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
     try:
-        options = make_options(
-            backends=backends,
-            workloads=workloads,
-            shapes=shapes,
-            dtypes=dtypes,
-            device=device,
-            threads=threads,
-            full=full,
-            out=out,
+        session = BenchSession(
+            make_options(
+                backends=backends,
+                workloads=workloads,
+                shapes=shapes,
+                dtypes=dtypes,
+                device=device,
+                threads=threads,
+                full=full,
+                out=out,
+            )
         )
-    except (LookupError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         print(f"fullattention bench: {error.args[0]}", file=sys.stderr)
         return USAGE
-    relay = _Relay(options, listener)
-    ended = pytest.main(_arguments(out), plugins=[relay])
-    if not (out / TIMINGS).exists():
-        return INTERRUPTED if relay.interrupted else USAGE
-    print(report(out), end="")
+    relay = _Relay(session, listener)
+    with warnings.catch_warnings():
+        # What pytest-benchmark says where nothing was timed; the report says why.
+        warnings.filterwarnings("ignore", "Not saving anything|Benchmark fixture was not used")
+        ended = pytest.main(_arguments(out), plugins=[relay])
+    if (out / TIMINGS).exists():
+        print(f"\n{report(out)}", end="")
     if relay.interrupted:
         return INTERRUPTED
     return RIGHT if ended == pytest.ExitCode.OK and _all_right(out) else WRONG
@@ -89,39 +94,34 @@ def _arguments(out: Path) -> list[str]:
     """Pytest's arguments: nobody else's settings, no files but in `out`, no output but failures."""
     return [
         *("--pyargs", "fullattention.bench"),
-        *(
-            "-c",
-            os.devnull,
-            f"--rootdir={Path(__file__).parent}",
-            "--noconftest",
-            "-p",
-            "no:cacheprovider",
-        ),
-        *("-qq", "-rN", "--tb=short", "--disable-warnings", "-oconsole_output_style=classic"),
+        *("-c", os.devnull, f"--rootdir={Path(__file__).parent}", "--noconftest"),
+        *("-p", "no:cacheprovider", "-qq", "-rN", "--tb=short", "--disable-warnings"),
+        *("-o", "console_output_style=classic"),
         *("--benchmark-quiet", f"--benchmark-json={out / 'pytest-benchmark.json'}"),
     ]
 
 
 def _all_right(out: Path) -> bool:
-    """Whether something was timed and every backend that ran was conformant and right."""
+    """Whether something was timed, and every candidate was conformant; pytest tells the wrong."""
     verdicts = read(out / VERDICTS, Verdict) if (out / VERDICTS).exists() else []
-    statuses = {timing.status for timing in read(out / TIMINGS, Timing)}
-    return all(v.conformant for v in verdicts) and "timed" in statuses and "wrong" not in statuses
+    timings = read(out / TIMINGS, Timing) if (out / TIMINGS).exists() else []
+    timed = any(timing.status == "timed" for timing in timings)
+    return timed and all(verdict.conformant for verdict in verdicts)
 
 
 class _Relay:
-    """A pytest plugin that hands in the options, and tells a listener instead of pytest's dots."""
+    """A pytest plugin that hands in the session, and tells a listener instead of pytest's dots."""
 
-    def __init__(self, options: Options, listener: Listener) -> None:
-        self.options = options
+    def __init__(self, session: BenchSession, listener: Listener) -> None:
+        self.session = session
         self.listener = listener
         self.interrupted = False
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.stash[OPTIONS] = self.options
+        config.stash[SESSION] = self.session
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.listener.started(bench_session(session.config).environment, len(session.items))
+        self.listener.started(self.session.environment, len(session.items))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":

@@ -11,18 +11,15 @@ from typing import Any
 
 import pytest
 
-from fullattention.bench.options import options_of
 from fullattention.bench.session import BenchSession, bench_session
-from fullattention.bench.workloads import Workload
 from fullattention.records import Timing
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Time all backends on one workload before the next: what is compared is close in time."""
-    options = options_of(metafunc.config)
-    pairs = [(workload, spec) for workload in options.workloads for spec in options.backends]
-    ids = [f"{workload}-{spec}" for workload, spec in pairs]
-    metafunc.parametrize(("workload", "spec"), pairs, ids=ids)
+    options = bench_session(metafunc.config).options
+    pairs = [(workload.name, spec) for workload in options.workloads for spec in options.backends]
+    metafunc.parametrize(("workload", "spec"), pairs, ids=["-".join(pair) for pair in pairs])
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +30,7 @@ def session(request: pytest.FixtureRequest) -> BenchSession:
 
 def test_speed(
     session: BenchSession,
-    workload: Workload,
+    workload: str,
     spec: str,
     benchmark: Any,  # pytest-benchmark has no types
     record_property: Callable[[str, object], None],
@@ -41,9 +38,13 @@ def test_speed(
     """The backend is conformant, and right while it is timed."""
     if benchmark.disabled:
         pytest.skip("pytest-benchmark is switched off, by --benchmark-disable or by pytest-xdist")
-    benchmark.group = workload.name
-    timing = session.time(spec, workload, functools.partial(_pedantic, benchmark))
-    record_property("timing", timing)
+    benchmark.group = workload
+    timing = session.time(
+        spec,
+        session.options.workload(workload),
+        measure=functools.partial(_pedantic, benchmark),
+        tell=functools.partial(record_property, "timing"),
+    )
     if timing.status == "not run":
         pytest.skip(timing.reason)
     benchmark.extra_info.update(_extra_info(timing))

@@ -14,10 +14,10 @@ from fullattention.backends import UnsupportedError
 from fullattention.bench.calls import Calls, Clock, build_layer
 from fullattention.bench.inputs import SEED, Inputs, random_inputs
 from fullattention.bench.limits import TooLargeError, require_memory, require_time
-from fullattention.bench.machine import memory_free
 from fullattention.bench.spot_check import changed_inputs, largest_error
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Subject
+from fullattention.machine import hardware
 from fullattention.records import Environment, Timing, Verdict
 
 Measure = Callable[[Callable[[], None], int, int], Sequence[float]]
@@ -33,7 +33,7 @@ class Effort:
     """Long enough that a neighbour's turn on the core is a small part of it."""
     warm_up: float = 0.1
     fewest_rounds: int = 5
-    longest_call: float = 0.5
+    longest_call: float = 1.0
     """A workload of which one call takes longer is left out."""
 
 
@@ -67,7 +67,7 @@ def time_subject(
     if not verdict.conformant:
         return dataclasses.replace(untimed, reason=_failures(verdict))
     try:
-        require_memory(subject, workload, memory_free())
+        require_memory(subject, workload, hardware.memory_free())
         inputs = random_inputs(workload, SEED)
         require_time(subject, workload, inputs, effort.longest_call, clock)
         return _timed(untimed, subject, workload, inputs, measure, effort, clock)
@@ -78,7 +78,7 @@ def time_subject(
     except Exception as error:
         if not _out_of_memory(error):
             raise
-        return dataclasses.replace(untimed, reason=f"out of memory: {_first_line(error)}")
+        return dataclasses.replace(untimed, reason=f"out of memory: {first_line(error)}")
 
 
 def not_run(
@@ -119,7 +119,7 @@ def _timed(
 ) -> Timing:
     q, k, v = (subject.arrays.put(array, subject.device) for array in inputs)
     calls = Calls(subject, build_layer(subject, workload), (q, k, v))
-    first_call = _seconds(calls, clock)
+    first_call = calls.seconds(clock)
     call = _warm_up(calls, effort.warm_up, clock)
     per_round = max(1, math.ceil(effort.round / call))
     rounds = max(effort.fewest_rounds, int(effort.measuring / (per_round * call)))
@@ -127,7 +127,9 @@ def _timed(
     random = np.random.default_rng(SEED)
     last = rounds * per_round - 1
     calls.start(per_round, wanted=(int(random.integers(last + 1)), last))
+    start, others = clock(), hardware.others_cpu_seconds()
     samples = measure(calls, rounds, per_round)
+    other_load = (hardware.others_cpu_seconds() - others) / (clock() - start)
     outputs = [subject.arrays.take(out) for out in calls.kept]
     error = largest_error(subject, workload, inputs, outputs, random)
     wrong = _wrong(error, changed_inputs(subject, inputs, (q, k, v)))
@@ -145,22 +147,17 @@ def _timed(
         minimum=float(min(samples)),
         rounds=rounds,
         calls_per_round=per_round,
+        other_load=max(0.0, other_load),
         seed=SEED,
     )
-
-
-def _seconds(calls: Calls, clock: Clock) -> float:
-    start = clock()
-    calls()
-    return clock() - start
 
 
 def _warm_up(calls: Calls, seconds: float, clock: Clock) -> float:
     """Call until the time is over, twice at least; seconds of the fastest call."""
     end = clock() + seconds
-    fastest = min(_seconds(calls, clock), _seconds(calls, clock))
+    fastest = min(calls.seconds(clock), calls.seconds(clock))
     while clock() < end:
-        fastest = min(fastest, _seconds(calls, clock))
+        fastest = min(fastest, calls.seconds(clock))
     return fastest
 
 
@@ -185,5 +182,6 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The error's message without its details; its class where it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -175,7 +175,6 @@ DEFAULT = (
     "transformer/cross",
     "itransformer/ecl",
     "long/2k",
-    "decode",
     "hazard/grid/h4",
 )
 """What is run unless something else is asked for: each kind once, sized for two CPU cores."""

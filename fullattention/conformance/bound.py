@@ -11,6 +11,7 @@ output, so it stays tight where softmax merely averages and where values share a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,10 @@ from fullattention.conformance.oracle import Exact, exact_attention
 
 ORACLE = working("float64", "float64")
 """The oracle rounds too: its own bound is part of every tolerance."""
+
+
+ELEMENTS_AT_ONCE = 2**20
+"""Of a temporary array (B, H, some L, S, D)."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,13 @@ def attention_bound(
     return expected_within(exact, precision)
 
 
-def expected_within(exact: Exact, precision: Precision) -> Expected:
-    """The oracle's result with the bound of `precision`, the oracle's own included."""
-    out_bound, weights_bound = _bounds(exact, precision)
-    oracle_out, oracle_weights = _bounds(exact, ORACLE)
+def expected_within(exact: Exact, precision: Precision, *, probabilistic: float = 0.0) -> Expected:
+    """The oracle's result with the bound of `precision`, the oracle's own included.
+
+    With `probabilistic` the bound is that of independent roundings, for this constant.
+    """
+    out_bound, weights_bound = bounds(exact, precision, probabilistic)
+    oracle_out, oracle_weights = bounds(exact, ORACLE)
     return Expected(
         exact.out, exact.weights, out_bound + oracle_out, weights_bound + oracle_weights
     )
@@ -77,26 +85,35 @@ def ratios(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> np.ndarr
     return np.where(same, 0.0, np.where(comparable, quotient, np.inf))
 
 
-def _gamma(n: int, u: float) -> float:
-    """Relative error of a sum of n rounded products, in any order."""
-    return n * u / (1 - n * u) if n * u < 1 else math.inf
+def gamma(n: int, u: float, probabilistic: float = 0.0) -> float:
+    """Relative error of a sum of n rounded products, in any order.
+
+    The worst case, or with a constant what independent roundings stay below (Higham and Mary).
+    """
+    worst = n * u / (1 - n * u) if n * u < 1 else math.inf
+    if not probabilistic:
+        return worst
+    return min(worst, math.expm1(probabilistic * math.sqrt(n) * u + n * u * u / (1 - u)))
 
 
-def _bounds(exact: Exact, precision: Precision) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds on |V - out| and |A - weights|."""
+def bounds(
+    exact: Exact, precision: Precision, probabilistic: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds on |V - out| (B, L, H, D) and |A - weights| (B, H, L, S), without the oracle's own."""
     p = precision
     S = exact.k.shape[1]
     tiles = math.ceil(S / p.tile) if p.tile else 0
     terms = min(S, p.tile) + tiles if p.tile and p.blocked else S + tiles
     with np.errstate(all="ignore"):
         visible = np.isfinite(exact.scores)
-        score_error = _score_error(exact, p, visible)
+        score_error = _score_error(exact, p, visible, probabilistic)
         exponent = _exponent_error(exact, p, visible, score_error, tiles)
         interval = _softmax_interval(exact, visible, exponent)
-        gamma_sum = _gamma(terms, p.u_softmax)
+        gamma_sum = gamma(terms, p.u_softmax, probabilistic)
         growth = (1 + gamma_sum / (1 - gamma_sum)) * (1 + p.u_softmax) ** 3 * (1 + p.u_weights)
         weights_bound = _weights_bound(exact, p, visible, interval, score_error, growth)
-        out_bound = _out_bound(exact, p, visible, interval, growth, terms)
+        product = gamma(terms, p.u_acc, probabilistic)
+        out_bound = _out_bound(exact, p, visible, interval, growth, product)
     settled = exact.settled
     return (
         np.where(settled.transpose(0, 2, 1, 3), 0.0, out_bound),
@@ -104,13 +121,15 @@ def _bounds(exact: Exact, precision: Precision) -> tuple[np.ndarray, np.ndarray]
     )
 
 
-def _score_error(exact: Exact, p: Precision, visible: np.ndarray) -> np.ndarray:
+def _score_error(
+    exact: Exact, p: Precision, visible: np.ndarray, probabilistic: float
+) -> np.ndarray:
     """Bound on the error of each scaled score."""
     E = exact.q.shape[-1]
     magnitude = abs(exact.scale) * np.matmul(
         abs(exact.q).transpose(0, 2, 1, 3), abs(exact.k).transpose(0, 2, 3, 1)
     )
-    error = ((1 + _gamma(E, p.u_acc)) * (1 + p.u_in) ** 2 - 1) * magnitude
+    error = ((1 + gamma(E, p.u_acc, probabilistic)) * (1 + p.u_in) ** 2 - 1) * magnitude
     storing = (1 + p.u_scores) ** p.score_roundings * (1 + p.u_softmax) ** 2 - 1
     error += storing * (np.where(visible, abs(exact.scores), 0.0) + error)
     error += 2 * p.score_roundings * p.eta_out
@@ -156,8 +175,7 @@ def _softmax_interval(exact: Exact, visible: np.ndarray, exponent: np.ndarray) -
     low = _share(lower, lower + _sum_of_others(upper), 0.0)
     high = np.where(visible, np.maximum(high, exact.weights), 0.0)
     low = np.where(visible, np.minimum(low, exact.weights), 0.0)
-    # exp overflows past 709; an error that large leaves no information anyway.
-    spread = np.exp(logarithms - shift) * np.expm1(np.minimum(exponent, 700.0))
+    spread = upper * -np.expm1(-exponent)  # w (e^d - 1), as w e^d (1 - e^-d), which cannot overflow
     return _Interval(
         error=np.maximum(high - exact.weights, exact.weights - low),
         high=high,
@@ -213,15 +231,18 @@ def _out_bound(
     visible: np.ndarray,
     interval: _Interval,
     growth: float,
-    terms: int,
+    product: float,
 ) -> np.ndarray:
-    rounding = (1 + _gamma(terms, p.u_acc)) * growth * (1 + p.u_in) - 1
-    relative = interval.spread / interval.lower_sum
+    rounding = (1 + product) * growth * (1 + p.u_in) - 1
+    # Where d is so large that even the largest w e^-d underflows, quotients by it mean nothing.
+    known = interval.lower_sum > 1e-200
+    relative = np.where(known, interval.spread / interval.lower_sum, interval.error)
     perturbation = np.minimum(
         _spread_of_values(exact, interval.error), _spread_of_values(exact, relative)
     )
     values = abs(exact.v).transpose(0, 2, 1, 3)
-    high = np.minimum(interval.high, interval.upper / interval.lower_sum)
+    share = np.where(known, interval.upper / interval.lower_sum, interval.high)
+    high = np.minimum(interval.high, share)
     rounded = rounding * np.matmul(high, values).transpose(0, 2, 1, 3)
     magnitude = np.matmul(visible.astype(np.float64), values).transpose(0, 2, 1, 3)
     largest = _largest_visible(visible, values)
@@ -235,20 +256,37 @@ def _out_bound(
 
 
 def _largest_visible(visible: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Max over visible s of |v_s|: (B, L, H, D), a query at a time to spare memory."""
-    rows = [
-        np.where(visible[:, :, row, :, None], values, 0.0).max(2) for row in range(visible.shape[2])
-    ]
-    return np.stack(rows, axis=1)
+    """The max over visible s of |v_s|: (B, L, H, D)."""
+    return _by_rows(
+        visible,
+        values,
+        lambda rows, span: np.where(rows[..., None], values[:, :, None], 0.0).max(3),
+    )
 
 
 def _spread_of_values(exact: Exact, weight_error: np.ndarray) -> np.ndarray:
-    """sum_s error_s |v_s - out|: (B, L, H, D), a query at a time to spare memory."""
+    """sum_s error_s |v_s - out|: (B, L, H, D)."""
     values = exact.v.transpose(0, 2, 1, 3)
-    rows = [
-        np.einsum(
-            "bhs,bhsd->bhd", weight_error[:, :, row], abs(values - exact.out[:, row, :, None, :])
-        )
-        for row in range(exact.out.shape[1])
-    ]
-    return np.stack(rows, axis=1)
+    out = exact.out.transpose(0, 2, 1, 3)
+
+    def spread(rows: np.ndarray, span: slice) -> np.ndarray:
+        distance = abs(values[:, :, None] - out[:, :, span, None])
+        sums: np.ndarray = np.matmul(rows[:, :, :, None], distance)[:, :, :, 0]
+        return sums
+
+    return _by_rows(weight_error, values, spread)
+
+
+def _by_rows(
+    matrix: np.ndarray, values: np.ndarray, function: Callable[[np.ndarray, slice], np.ndarray]
+) -> np.ndarray:
+    """A function of rows (B, H, l, S) of a matrix, some queries at a time to spare memory.
+
+    The function returns (B, H, l, D); so does this, as (B, L, H, D).
+    """
+    B, H, L, S = matrix.shape
+    step = max(1, ELEMENTS_AT_ONCE // max(1, B * H * S * values.shape[-1]))
+    spans = [slice(start, start + step) for start in range(0, L, step)]
+    parts = [function(matrix[:, :, span], span) for span in spans]
+    whole: np.ndarray = np.concatenate(parts, axis=2).transpose(0, 2, 1, 3)
+    return whole

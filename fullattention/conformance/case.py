@@ -96,7 +96,8 @@ def inputs(case: Case) -> data.Inputs:
 
 
 @functools.lru_cache(maxsize=256)
-def _exact(case: Case) -> Exact:
+def exact(case: Case) -> Exact:
+    """The oracle's forward pass of a case."""
     q, k, v = inputs(case)
     hidden = masks.hidden_by(case.mask, case.shape, case.seed)
     scale = resolve_scale(case.scale, case.shape.E)
@@ -106,7 +107,7 @@ def _exact(case: Case) -> Exact:
 @functools.lru_cache(maxsize=1024)
 def expected(case: Case, precision: Precision) -> Expected:
     """The oracle's results for a case and their bounds under a precision."""
-    return expected_within(_exact(case), precision)
+    return expected_within(exact(case), precision)
 
 
 def put(subject: Subject, case: Case) -> tuple[Array, Array, Array]:

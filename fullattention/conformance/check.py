@@ -10,8 +10,21 @@ from fullattention.conformance.case import Case, check_case
 from fullattention.conformance.contract import SECTION_OF
 from fullattention.conformance.subject import Subject
 
-Run = Callable[[Subject], float | None]
-"""Tries a candidate: the largest error over its bound, or None where none is compared.
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a check measured besides that it passed."""
+
+    ratio: float | None = None
+    """Largest error over its bound."""
+    bits: float | None = None
+    """Effective bits: how far the typical error lies below the typical result."""
+    warning: str = ""
+    """What is suspicious, though it is allowed."""
+
+
+Run = Callable[[Subject], Evidence | float | None]
+"""Tries a candidate: what was measured, the largest error over its bound alone, or None.
 
 Raises Failed where the candidate is wrong.
 """
@@ -30,6 +43,8 @@ class Check:
     """Capabilities without which the candidate is not asked."""
     quick: bool = False
     """Whether the quick level has it too."""
+    full: bool = False
+    """Whether the full level alone has it."""
 
     @property
     def id(self) -> str:
@@ -60,6 +75,8 @@ def case_check(requirement: str, case: Case, *, quick: bool = False, needs: str 
 def needs_of(case: Case) -> frozenset[str]:
     """The capabilities that a case uses."""
     needs = {"weights"} if case.weights else set()
+    if case.scale is not None:
+        needs.add("scale")
     if case.mask == masks.CAUSAL and case.shape.L > 1:
         needs.add("causal")
     elif case.mask not in (masks.OFF, masks.CAUSAL):

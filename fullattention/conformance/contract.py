@@ -54,6 +54,15 @@ SECTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "P2": "kept weights are divided by 1 - p, and weights are dropped independently",
             "P3": "the same seed drops the same weights; another call drops others",
         },
+        "gradient": {
+            "G1": "gradients of q, k and v lie within the bound, masks and dropout included",
+            "G2": "a loss through the weights counts as well as one through V",
+            "G3": "a fully hidden row leaves dq and dk finite; dv of its head is NaN, or finite",
+        },
+        "limits": {
+            "L1": "axes and counts beyond 65 535 work, or are refused with the limit named",
+            "L2": "out of memory says how much was asked, and the process stays usable",
+        },
     }
 )
 """Section -> requirement -> what it asks."""

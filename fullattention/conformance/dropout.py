@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fullattention.backends.precision import Precision
 from fullattention.conformance import masks
+from fullattention.conformance.bound import Expected
 from fullattention.conformance.case import (
     Case,
     Failed,
     answer,
-    check_case,
     compare,
     expected,
     judge,
@@ -29,32 +30,42 @@ from fullattention.conformance.case import (
 from fullattention.conformance.check import Check, Checks, needs_of
 from fullattention.conformance.core import refuses
 from fullattention.conformance.data import numpy_dtype
-from fullattention.conformance.subject import Subject
+from fullattention.conformance.subject import Layer, Subject
 from fullattention.conformance.weights import compare_product
 from fullattention.layer import Sizes
 
-SIGMAS = 6.0
-"""Width of every statistical limit: an honest candidate leaves it once in 5e8 trials."""
+EXPONENT = 32.0
+"""Strictness of every statistical limit: an honest candidate exceeds one in 4e13 of them."""
 
-SHAPE = Sizes(3, 16, 24, 5, 8, 24)
-"""D = S, so that the identity fits; 5760 weights."""
+SHAPE = Sizes(3, 16, 24, 5, 8, 48)
+"""D = 2 S, so that the identity fits twice; 5760 weights."""
+
+LONG = Sizes(4, 32, 64, 8, 8, 128)
+"""The same with 65536 weights, for what shows in many only."""
 
 
 def checks(dtype: str, primary: bool) -> Checks:
     """The section's checks for one dtype."""
     base = Case(dtype=dtype, shape=SHAPE, data="uniform")
-    yield _check("P1", "p=0.5 in eval", base, _eval_is_identity, needs="")
+    yield _check("P1", "p=0.5 in eval", base, _eval_is_identity, needs="arguments")
     yield _check("P2", "p=0.5", base, functools.partial(_statistics, p=0.5))
     if not primary:
         return
-    yield _check("P1", "p=0 in training", base, _zero_is_identity, needs="")
+    yield _check("P1", "p=0.5 after eval()", base, _after_eval, needs="arguments")
+    yield _check("P1", "p=0.5 after eval() and train()", base, _after_train)
+    yield _check("P1", "p=0 in training", base, _zero_is_identity, needs="arguments")
     yield _check("P1", "p=1", base, _one_is_zero)
     for p in (-0.1, 1.5, math.nan):
-        yield _check("P1", f"p={p} is refused", base, functools.partial(_refused, p=p), needs="")
-    yield _check("P2", "p=0.1", base, functools.partial(_statistics, p=0.1))
-    masked = base.but(mask="random/BHLS")
-    yield _check("P2", "p=0.3", masked, functools.partial(_statistics, p=0.3))
-    yield _check("P3", "seeds", base, _seeds)
+        yield _check(
+            "P1", f"p={p} is refused", base, functools.partial(_refused, p=p), needs="arguments"
+        )
+    many = base.but(shape=LONG)
+    yield _check("P2", "p=0.1", many, functools.partial(_statistics, p=0.1))
+    square = base.but(mask=masks.CAUSAL, shape=Sizes(3, 24, 24, 5, 8, 48))
+    for masked in (base.but(mask="random/BHLS"), square):
+        yield _check("P2", "p=0.3", masked, functools.partial(_statistics, p=0.3))
+    yield _check("P3", "one seed twice", base, _one_seed_twice, needs="dropout seed")
+    yield _check("P3", "two calls", base, _two_calls)
     weights = base.but(weights=True)
     yield _check("P2", "weights are those after dropout", weights, _weights_after)
 
@@ -81,11 +92,24 @@ def _eval_is_identity(subject: Subject, case: Case) -> float:
     return judge(case, got, expected(case, subject.precision[case.dtype]))
 
 
+def _after_eval(subject: Subject, case: Case) -> float:
+    layer = layer_for(subject, case, dropout=0.5, training=True)
+    layer.eval()
+    got = answer(subject, case, layer(*put(subject, case), None))
+    return judge(case, got, expected(case, subject.precision[case.dtype]))
+
+
+def _after_train(subject: Subject, case: Case) -> None:
+    layer = layer_for(subject, case, dropout=0.5, training=True)
+    layer.eval()
+    layer.train()
+    if _dropped_by(layer, subject, case).all():
+        raise Failed("nothing is dropped after train()")
+
+
 def _zero_is_identity(subject: Subject, case: Case) -> float:
     got = run(subject, case, dropout=0.0, training=True)
-    return max(
-        judge(case, got, expected(case, subject.precision[case.dtype])), check_case(subject, case)
-    )
+    return judge(case, got, expected(case, subject.precision[case.dtype]))
 
 
 def _one_is_zero(subject: Subject, case: Case) -> None:
@@ -99,14 +123,25 @@ def _refused(subject: Subject, case: Case, p: float) -> None:
 
 
 def _dropped(subject: Subject, case: Case, p: float) -> np.ndarray:
-    """Weights after dropout (B, H, L, S), read through values that are the identity."""
+    """Weights after dropout (B, H, L, S)."""
+    return _dropped_by(layer_for(subject, case, dropout=p, training=True), subject, case)
+
+
+def _dropped_by(layer: Layer, subject: Subject, case: Case) -> np.ndarray:
+    """Weights after dropout, read through values that are the identity, twice side by side.
+
+    Raises:
+        Failed: the two differ in what is dropped, so it is not the weights.
+    """
     q, k, _ = put(subject, case)
     B, _, S, H, _, _ = case.shape
-    identity = np.broadcast_to(np.eye(S)[None, :, None, :], (B, S, H, S))
+    identity = np.broadcast_to(np.tile(np.eye(S), 2)[None, :, None, :], (B, S, H, 2 * S))
     v = subject.arrays.put(identity.astype(numpy_dtype(case.dtype)), subject.device)
-    layer = layer_for(subject, case, dropout=p, training=True)
     got = answer(subject, case, layer(q, k, v, put_mask(subject, case))).out
-    return got.astype(np.float64).transpose(0, 2, 1, 3)
+    weights, again = np.split(got.astype(np.float64).transpose(0, 2, 1, 3), 2, axis=-1)
+    if not np.array_equal(weights == 0, again == 0):
+        raise Failed("equal columns of the values lose other keys: V is dropped, not the weights")
+    return weights
 
 
 def _statistics(subject: Subject, case: Case, p: float) -> float:
@@ -120,55 +155,96 @@ def _statistics(subject: Subject, case: Case, p: float) -> float:
     visible = ~np.broadcast_to(False if hidden is None else hidden, weights.shape)
     if (kept & ~visible).any():
         raise Failed("a hidden key has a weight that is not 0")
-    scaled = np.where(kept, want.weights / (1 - p), 0.0)
-    rounding = 4 * max(precision.u_out, precision.u_weights, precision.u_softmax)
-    bound = want.weights_bound / (1 - p) + rounding * want.weights / (1 - p) + precision.eta_out
-    ratio = compare("weights after dropout", "bhls", weights, scaled, bound)
-    _require_share(kept[visible], 1 - p, "share of kept weights")
-    for axis, name in enumerate("bhls"):
-        ahead, behind = _neighbours(kept, axis), _neighbours(kept, axis, last=True)
-        both = _neighbours(visible, axis) & _neighbours(visible, axis, last=True)
-        _require_share(
-            (ahead == behind)[both],
-            p**2 + (1 - p) ** 2,
-            f"share of neighbours along {name} that are dropped or kept together",
-        )
+    ratio = _compare_kept(weights, want, p, precision)
+    _require_rate(kept, visible, 1 - p)
+    _require_independence(kept, visible, 1 - p)
     return ratio
 
 
-def _neighbours(array: np.ndarray, axis: int, *, last: bool = False) -> np.ndarray:
-    """All entries along an axis but the last, or but the first."""
-    count = array.shape[axis]
-    return np.take(array, range(1, count) if last else range(count - 1), axis)
+def _compare_kept(weights: np.ndarray, want: Expected, p: float, precision: Precision) -> float:
+    """Compare the weights that were kept with the exact ones over 1 - p."""
+    scaled = np.where(weights != 0, want.weights / (1 - p), 0.0)
+    rounding = 4 * max(precision.u_out, precision.u_weights, precision.u_softmax)
+    bound = (want.weights_bound + rounding * want.weights) / (1 - p) + precision.eta_out
+    return compare("weights after dropout", "bhls", weights, scaled, bound)
 
 
-def _require_share(events: np.ndarray, share: float, what: str) -> None:
-    """Require that a share of events lies within its binomial limits.
+def _require_rate(kept: np.ndarray, visible: np.ndarray, rate: float) -> None:
+    """Require the right share of kept weights, in all and for each index of each axis."""
+    for axis in ("", *"bhls"):
+        others = tuple(other for other, name in enumerate("bhls") if name != axis)
+        found, count = (np.atleast_1d(x.sum(others)) for x in (kept & visible, visible))
+        limit = _limit(count * rate * (1 - rate), max(rate, 1 - rate))
+        for index in np.flatnonzero(~(abs(found - count * rate) <= limit)):
+            place = f"at {axis}={index}" if axis else "in all"
+            raise Failed(
+                f"{found[index]} of {count[index]} weights are kept {place}, expected "
+                f"{count[index] * rate:.0f} +- {limit[index]:.0f}"
+            )
 
-    Neighbouring pairs overlap, so agreement has at most twice the variance of independent trials.
+
+def _require_independence(kept: np.ndarray, visible: np.ndarray, rate: float) -> None:
+    """Require that no two weights are dropped together, whatever the distance between them.
+
+    The correlation at every distance along all four axes at once is one product of Fourier
+    transforms, of arrays that are padded so that nothing wraps around.
     """
-    deviation = math.sqrt(2 * share * (1 - share) / events.size)
-    found = events.mean()
-    if not abs(found - share) <= SIGMAS * deviation:
-        raise Failed(f"{what}: {found:.4f}, expected {share:.4f} +- {SIGMAS * deviation:.4f}")
+    padded = [2 * n - 1 for n in kept.shape]
+
+    def pairs(x: np.ndarray) -> np.ndarray:
+        """Sum of x[i] x[i + distance] for every distance."""
+        transformed = np.fft.rfftn(x, padded, axes=range(4))
+        return np.fft.irfftn(abs(transformed) ** 2, padded, axes=range(4))
+
+    together = abs(pairs(np.where(visible, kept - rate, 0.0)))
+    together[0, 0, 0, 0] = 0
+    variance = pairs(visible.astype(np.float64)) * (rate * (1 - rate)) ** 2
+    excess = together - _limit(abs(variance), max(rate, 1 - rate) ** 2)
+    if excess.max() > 0:
+        index = np.unravel_index(excess.argmax(), excess.shape)
+        apart = ", ".join(
+            f"{axis}{int(i) - n * (i > n // 2):+d}"
+            for axis, i, n in zip("bhls", index, padded, strict=True)
+        )
+        raise Failed(f"weights at a distance of ({apart}) are not dropped independently")
 
 
-def _seeds(subject: Subject, case: Case) -> None:
+def _limit(variance: np.ndarray, largest: float) -> np.ndarray:
+    """How far a sum of independent terms strays from its mean: Bernstein's inequality.
+
+    `variance` is that of the sum, `largest` bounds a term.
+    """
+    linear = EXPONENT * largest / 3
+    return linear + np.sqrt(linear**2 + 2 * EXPONENT * variance)
+
+
+def _one_seed_twice(subject: Subject, case: Case) -> None:
     subject.seed(7)
-    first, second = _dropped(subject, case, 0.5), _dropped(subject, case, 0.5)
+    first = _dropped(subject, case, 0.5)
     subject.seed(7)
-    again = _dropped(subject, case, 0.5)
-    if not np.array_equal(first, again):
+    if not np.array_equal(first == 0, _dropped(subject, case, 0.5) == 0):
         raise Failed("the same seed dropped other weights")
-    if np.array_equal(first, second):
-        raise Failed("two calls in a row dropped the same weights")
+
+
+def _two_calls(subject: Subject, case: Case) -> None:
+    subject.seed(7)
+    layer = layer_for(subject, case, dropout=0.5, training=True)
+    patterns = [_dropped_by(layer, subject, case) == 0 for _ in range(4)]
+    if any(np.array_equal(patterns[0], other) for other in patterns[1:]):
+        raise Failed("two calls dropped the same weights")
 
 
 def _weights_after(subject: Subject, case: Case) -> float:
     """V equals the returned weights times the values, so they are those that were used."""
     got = run(subject, case, dropout=0.5, training=True)
     assert got.weights is not None
-    if (got.weights != 0).all():
+    kept = got.weights != 0
+    if kept.all():
         raise Failed("the returned weights are those before dropout: none is 0")
-    want = expected(case, subject.precision[case.dtype])
-    return compare_product(case, got, want, growth=2.0)
+    _require_rate(kept, np.ones_like(kept), 0.5)
+    precision = subject.precision[case.dtype]
+    want = expected(case, precision)
+    return max(
+        _compare_kept(got.weights.astype(np.float64), want, 0.5, precision),
+        compare_product(case, got, want, growth=2.0),
+    )

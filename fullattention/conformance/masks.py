@@ -42,7 +42,7 @@ def hidden_by(name: str, sizes: Sizes, seed: int) -> np.ndarray | None:
 
 def _random(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """Hides half of the keys and never all of them."""
-    mask = rng.random(shape) < 0.5
+    mask = np.asarray(rng.random(shape) < 0.5)  # a scalar otherwise, where the shape is ()
     if mask.ndim and mask.shape[-1] > 1:
         shown = rng.integers(mask.shape[-1], size=mask.shape[:-1])[..., None]
         np.put_along_axis(mask, shown, False, -1)

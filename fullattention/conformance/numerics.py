@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from fullattention.conformance import masks
@@ -13,9 +15,13 @@ from fullattention.conformance.case import (
     layer_for,
 )
 from fullattention.conformance.check import Check, Checks, case_check
+from fullattention.conformance.core import gather
 from fullattention.conformance.data import REGIMES, numpy_dtype
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
+
+EXTREME = {"float64": 2.0**500, "float32": 2.0**60, "float16": 2.0**6, "bfloat16": 2.0**60}
+"""q and k whose scores, 8 squares, are the largest that a dtype holds with room to spare."""
 
 SAFE = ("large", "huge", "deep-negative", "staircase")
 """Regimes whose scores overflow exp where no maximum is subtracted, or where it is a wrong one."""
@@ -29,7 +35,7 @@ def checks(dtype: str, primary: bool) -> Checks:
         if regime == "wide-scores":  # beyond what every backend promises: see _half
             continue
         requirement = "N2" if regime in SAFE else accuracy
-        quick = regime in ("large", "deep-negative", "value-offset", "tiny-values")
+        quick = regime in ("large", "huge", "deep-negative", "value-offset", "tiny-values")
         for shape in (DISTINCT, Sizes(1, 6, 70, 2, 12, 9)):
             yield case_check(requirement, base.but(data=regime, shape=shape), quick=quick)
         if primary:
@@ -39,28 +45,38 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield case_check(accuracy, base.but(shape=Sizes(1, 33, 64, 2, 128, 32)), quick=True)
     for S in (64, 4096):
         yield _parity(base, accuracy, S, quick=True)
+    extreme = base.but(shape=Sizes(2, 9, 16, 3, 8, 5))
+    yield Check(
+        requirement="N2",
+        label=f"gather among extreme scores {extreme}",
+        dtype=dtype,
+        run=functools.partial(gather, case=extreme, axis="s", size=EXTREME[dtype]),
+        quick=True,
+    )
     yield from _half(base)
     yield from _special(base, quick=primary)
 
 
 def _parity(base: Case, requirement: str, S: int, *, quick: bool) -> Check:
-    """Equal weights and values of +-1 by each bit of s: every column's mean is exactly 0.
+    """Equal weights, and values of +-1 by each bit of s: their mean is 0, that of a last column 1.
 
     One key missing, doubled or misread shows as 1 / S, which any precision represents.
     """
     bits = S.bit_length() - 1
-    case = base.but(shape=Sizes(1, 3, S, 2, 8, bits))
+    case = base.but(shape=Sizes(1, 3, S, 2, 8, bits + 1))
 
     def trial(subject: Subject) -> float:
-        B, L, _, H, E, _ = case.shape
+        B, L, _, H, E, D = case.shape
         kind = numpy_dtype(case.dtype)
-        signs = np.where((np.arange(S)[:, None] >> np.arange(bits)) & 1, 1.0, -1.0)
-        values = np.broadcast_to(signs[None, :, None, :], (B, S, H, bits)).astype(kind)
+        signs = np.where((np.arange(S)[:, None] >> np.arange(D)) & 1, -1.0, 1.0)
+        values = np.broadcast_to(signs[None, :, None, :], (B, S, H, D)).astype(kind)
         zeros, ones = np.zeros((B, L, H, E), kind), np.ones((B, S, H, E), kind)
         arrays = (subject.arrays.put(array, subject.device) for array in (zeros, ones, values))
         got = answer(subject, case, layer_for(subject, case)(*arrays, None)).out
+        want = np.broadcast_to(np.arange(D) == bits, got.shape).astype(np.float64)
         # Half a key's worth: room for weights that are not exactly 1 / S, none for a lost key.
-        return compare("V", "blhd", got, np.zeros(got.shape), 0.5 / S)
+        rounding = 2 * subject.precision[case.dtype].u_out * want
+        return compare("V", "blhd", got, want, 0.5 / S + rounding)
 
     return Check(
         requirement=requirement,
@@ -91,8 +107,8 @@ def _special(base: Case, *, quick: bool) -> Checks:
         "infinity-in-value",
     ):
         yield case_check("N4", base.but(poison=poison), quick=quick)
-        if quick:
-            yield case_check("N4", base.but(poison=poison, shape=Sizes(2, 20, 40, 3, 8, 8)))
+        # Sums of 33: matrix units read whole tiles, and what lies behind a row must not matter.
+        yield case_check("N4", base.but(poison=poison, shape=Sizes(2, 20, 40, 3, 33, 8)))
     for poison in ("nan-in-last-key", "nan-in-last-value", "overflow-in-last-key"):
         yield case_check("N4", base.but(poison=poison, mask="tail/S"), quick=quick)
     if quick:

@@ -21,11 +21,11 @@ def largest(array: np.ndarray) -> float:
 
 
 def _nan_in_query(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-    q[0, -1, 0, 1] = np.nan
+    q[0, q.shape[1] // 2, 0, 0] = np.nan
 
 
 def _infinity_in_query(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-    q[0, -1, 0, 1] = np.inf
+    q[0, q.shape[1] // 2, 0, 0] = np.inf
 
 
 def _nan_in_key(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
@@ -69,11 +69,20 @@ def _large_last_value(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
 
 
 def _low_visible_scores(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
-    """Visible scores far below any finite stand-in for minus infinity; the hidden one is 0."""
-    size = {"float16": 70.0, "float64": 1e150}.get(q.dtype.name, 1e18)
+    """Visible scores far below any finite stand-in for minus infinity; the last key's is 0.
+
+    They are equal, to the last bit if E <= 2, which leaves a sum of products only one order.
+    """
+    size = {"float16": 64.0, "float64": 2.0**500}.get(q.dtype.name, 2.0**60)
     q[...] = size
     k[:, :-1] = -size
     k[:, -1] = 0
+    v[:, -1] = 1000
+
+
+def _equal_scores(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
+    """What low visible scores amount to where the last key is hidden."""
+    q[...] = 0
     v[:, -1] = 1000
 
 
@@ -91,5 +100,6 @@ POISONS: Mapping[str, Poison] = MappingProxyType(
         "large-last-key": _large_last_key,
         "large-last-value": _large_last_value,
         "low-visible-scores": _low_visible_scores,
+        "equal-scores": _equal_scores,
     }
 )

@@ -32,4 +32,8 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield case_check("S3", base.but(scale=-0.3, mask=masks.CAUSAL, shape=square), quick=True)
     yield case_check("S2", base.but(scale=0.0, mask=masks.CAUSAL, shape=square), quick=True)
     yield case_check("S3", base.but(scale=-0.3, mask="padding/B1LS", weights=True))
+    for rows in ("nan", "zero"):  # the profile decides fully hidden rows whatever the scale is
+        hidden = base.but(mask="rows/B1LS", masked_rows=rows)
+        yield case_check("S3", hidden.but(scale=-0.3), needs=f"masked_rows={rows}")
+        yield case_check("S4", hidden.but(scale=math.inf), needs=f"masked_rows={rows}")
     yield case_check("S4", base.but(scale=0.3, mask="random/B1LS"), quick=True)

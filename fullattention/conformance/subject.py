@@ -1,10 +1,13 @@
-"""What is being judged: a backend, or a class with the layer's constructor and forward."""
+"""What is being judged: a backend, a class like the layer, or a function of q, k and v."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 from fullattention.backends import numpy_arrays
@@ -18,8 +21,18 @@ LAYER_LACKS: Mapping[str, str] = {
     "bare_masks": "Time-Series-Library's layer takes objects with a `mask`",
     "masked_rows=zero": "Time-Series-Library's layer gives NaN in fully hidden rows",
     "wide_scores": "a class declares no precision, so scores may be stored in the input's dtype",
+    "double_backward": "a class declares no second derivative",
 }
 """What a class is not asked for beyond the capabilities of a backend, and why."""
+
+FUNCTION_LACKS: Mapping[str, str] = {
+    **LAYER_LACKS,
+    **dict.fromkeys(
+        ("mask", "causal", "scale", "weights", "dropout", "arguments"),
+        "a function takes q, k and v alone",
+    ),
+}
+"""What a function cannot express, and why."""
 
 
 class Layer(Protocol):
@@ -36,45 +49,73 @@ class Layer(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """One candidate on one device, with all that the checks need to know of it."""
+class Declaration:
+    """What a candidate says of itself."""
 
     name: str
     library: str
     version: str
     device: str
-    arrays: Arrays
     precision: Mapping[str, Precision]
-    build: Callable[..., Layer]
-    """Takes the layer's constructor arguments and `masked_rows` by keyword."""
     lacks: Mapping[str, str]
     deviates: Mapping[str, str]
-    seed: Callable[[int], None]
     batch_invariant: bool = False
 
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes it takes, widest first."""
+        return tuple(dtype for dtype in DTYPES if dtype in self.precision)
 
-def load_subject(spec: str | Backend | type, device: str = "cpu") -> Subject:
-    """The candidate that a name, `module:object`, `path.py[:object]`, Backend or class stands for.
+
+@dataclass(frozen=True, kw_only=True)
+class Subject(Declaration):
+    """One candidate on one device, with all that the checks need of it."""
+
+    arrays: Arrays
+    build: Callable[..., Layer]
+    """Takes the layer's constructor arguments and `masked_rows` by keyword."""
+    seed: Callable[[int], None]
+
+
+def declaration_of(subject: Subject) -> Declaration:
+    """What a candidate says of itself, without the candidate."""
+    names = (field.name for field in dataclasses.fields(Declaration))
+    return Declaration(**{name: getattr(subject, name) for name in names})
+
+
+def load_subject(candidate: str | Backend | Callable[..., Any], device: str = "cpu") -> Subject:
+    """The candidate that a name, `module:object`, `path.py[:object]` or an object stands for.
 
     Raises:
         UnavailableError, LookupError, TypeError: as `backends.load`.
     """
-    if isinstance(spec, str):
-        found = _load_named(spec, device)
-        return from_class(found, spec, device) if isinstance(found, type) else from_backend(found)
-    return (
-        from_class(spec, spec.__qualname__, device)
-        if isinstance(spec, type)
-        else from_backend(spec)
-    )
+    name = candidate if isinstance(candidate, str) else getattr(candidate, "__qualname__", "")
+    found = _loaded(candidate, device) if isinstance(candidate, str) else candidate
+    if isinstance(found, Backend):
+        return from_backend(found)
+    if isinstance(found, type):
+        return from_class(found, name, device)
+    return from_function(found, name, device)
 
 
-def _load_named(spec: str, device: str) -> Backend | type:
+def _loaded(spec: str, device: str) -> Backend | Callable[..., Any]:
     if ":" in spec or spec.endswith(".py"):
         found = load_object(spec)
-        if isinstance(found, type):
-            return found
+        if isinstance(found, type) or _takes_three(found):
+            return found  # type: ignore[return-value] # callable, as just seen
     return load(spec, device)
+
+
+def _takes_three(found: object) -> bool:
+    """Whether an object is a function that three positional arguments suffice for."""
+    if isinstance(found, Backend) or not callable(found):
+        return False
+    try:
+        signature = inspect.signature(found)
+        signature.bind(None, None, None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def from_backend(backend: Backend) -> Subject:
@@ -106,31 +147,72 @@ def from_class(layer: type, name: str, device: str) -> Subject:
     """
     torch = sys.modules.get("torch")  # a torch module cannot exist without it
     is_module = torch is not None and issubclass(layer, torch.nn.Module)
-    if is_module:
-        from fullattention.backends import torch_arrays
-
-        torch_arrays.require_device(name, device)
-        arrays, seed, library = torch_arrays.ARRAYS, torch_arrays.seed, "torch"
-    else:
-        numpy_arrays.require_cpu(name, device)
-        arrays, seed, library = numpy_arrays.ARRAYS, numpy_arrays.seed, "numpy"
 
     def build(*, masked_rows: MaskedRows, **arguments: Any) -> Layer:
         made: Any = layer(**arguments)
         placed: Layer = made.to(device) if is_module else made
         return placed
 
+    return _undeclared(build, name, device, is_torch=is_module, lacks=LAYER_LACKS)
+
+
+def from_function(function: Callable[..., Any], name: str, device: str) -> Subject:
+    """A function of q (B, L, H, E), k (B, S, H, E), v (B, S, H, D) that returns V (B, L, H, D).
+
+    It takes tensors where its module has imported torch, else NumPy arrays.
+    """
+    is_torch = isinstance(getattr(function, "__globals__", {}).get("torch"), ModuleType)
+
+    def build(**arguments: Any) -> Layer:
+        return _FunctionLayer(function)
+
+    return _undeclared(build, name, device, is_torch=is_torch, lacks=FUNCTION_LACKS)
+
+
+class _FunctionLayer:
+    """A function of q, k and v in the layer's form."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, q: Any, k: Any, v: Any, attn_mask: Any) -> tuple[Any, None]:
+        return self.function(q, k, v), None
+
+    def train(self, mode: bool = True) -> None:
+        """A function has no dropout to switch."""
+
+    def eval(self) -> None:
+        """A function has no dropout to switch."""
+
+
+def _undeclared(
+    build: Callable[..., Layer],
+    name: str,
+    device: str,
+    *,
+    is_torch: bool,
+    lacks: Mapping[str, str],
+) -> Subject:
+    """A candidate that declares nothing, of torch or NumPy."""
+    if is_torch:
+        from fullattention.backends import torch_arrays
+
+        torch_arrays.require_device(name, device)
+        arrays, seed = torch_arrays.ARRAYS, torch_arrays.seed
+    else:
+        numpy_arrays.require_cpu(name, device)
+        arrays, seed = numpy_arrays.ARRAYS, numpy_arrays.seed
     return Subject(
         name=name,
-        library=library,
-        version=sys.modules[library].__version__,
+        library=arrays.library,
+        version=sys.modules[arrays.library].__version__,
         device=device,
         arrays=arrays,
         precision={
             dtype: widest(stored(dtype), prescaled(dtype), flash(dtype)) for dtype in DTYPES
         },
         build=build,
-        lacks=LAYER_LACKS,
+        lacks=lacks,
         deviates={},
         seed=seed,
     )

@@ -10,10 +10,11 @@ import functools
 import pytest
 
 from fullattention.backends import UnavailableError, names
-from fullattention.backends.precision import DTYPES
+from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.check import Check
+from fullattention.conformance.ledger import Exceptions, stale
 from fullattention.conformance.subject import Subject, load_subject
-from fullattention.conformance.suite import catalogue, run_check, stale
+from fullattention.conformance.trial import run_check
 from fullattention.records import Result
 
 
@@ -36,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     trials = {
         f"{spec}-{check.id}": (subject, check)
         for spec, subject in subjects.items()
-        for check in catalogue(dtypes or _dtypes(subject), given("level"))
+        for check in catalogue(dtypes or subject.dtypes, given("level"))
     }
     metafunc.parametrize(("subject", "check"), trials.values(), ids=trials.keys())
 
@@ -49,10 +50,6 @@ def _load(spec: str, device: str) -> Subject | UnavailableError:
         return error
     except (LookupError, TypeError) as error:
         raise pytest.UsageError(error.args[0]) from error
-
-
-def _dtypes(subject: Subject) -> tuple[str, ...]:
-    return tuple(dtype for dtype in DTYPES if dtype in subject.precision)
 
 
 def test_backend_runs_here(subject: Subject | UnavailableError) -> None:
@@ -70,10 +67,10 @@ def test_declared_deviations_are_observed(subject: Subject) -> None:
     """Each deviation that the backend declares still shows in at least one check."""
     results = [
         run_check(subject, check)
-        for check in catalogue(_dtypes(subject), "standard")
+        for check in catalogue(subject.dtypes, "standard")
         if check.requirement in subject.deviates
     ]
-    for result in stale(subject, results):
+    for result in stale(subject, results, Exceptions()):
         _report(result)
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import TextIO
 
 from fullattention.records import Environment, Timing
+from fullattention.reports.blocks import WIDTH
 from fullattention.reports.report import environment_lines
 from fullattention.reports.tables import BASELINE
 from fullattention.reports.units import digits, seconds
@@ -35,7 +36,8 @@ class Progress:
             return
         self.told.add((timing.backend, timing.reason))
         number = f"{self.done:{len(str(self.count))}}/{self.count}"
-        self._print(f"{number}  {timing.workload:26} {timing.backend:20} {self._outcome(timing)}")
+        line = f"{number}  {timing.workload:26} {timing.backend:20} {self._outcome(timing)}"
+        self._print(line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}...")
 
     def _outcome(self, timing: Timing) -> str:
         if timing.status != "timed":

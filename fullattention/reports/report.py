@@ -64,24 +64,42 @@ def _fastest(table: pd.DataFrame) -> list[Block]:
             row.backend,
             seconds(row.median),
             _ratio(row.ratio, row.ratio_to),
-            f"within noise of {row.ties}" if row.ties else "",
+            _notes(row),
         ]
         for row in best.itertuples()
     ]
     blocks: list[Block] = [
         Heading("Fastest"),
         Table(
-            ("workload", "fastest", "median", f"/ {BASELINE}", ""),
+            ("workload", "fastest", "median", f"/ {BASELINE}", "note"),
             rows,
             right=("median", f"/ {BASELINE}"),
-            widest=28,
+            widest=26,
         ),
     ]
+    return [*blocks, Lines(_conclusions(best))]
+
+
+def _conclusions(best: pd.DataFrame) -> list[str]:
+    lines = []
     gain, count = mean_gain(best)
     if count:
-        over = f"geometric mean over {count} workloads"
-        blocks.append(Lines([f"The fastest takes {digits(gain)} of {BASELINE}'s time ({over})."]))
-    return blocks
+        lines.append(
+            f"The fastest takes {digits(gain)} of {BASELINE}'s time: geometric mean of the "
+            f"undisturbed ratios ({count})."
+        )
+    if best["disturbed"].any():
+        lines.append(
+            "Disturbed: others wanted the cores meanwhile, so the order is doubtful and no ratio "
+            "counts. Run again on a quiet machine."
+        )
+    lines.append("Backends are timed one after the other; a tie is an overlap of their quartiles.")
+    return lines
+
+
+def _notes(row: pd.Series) -> str:
+    tie = [f"within noise of {row.ties}"] if row.ties else []
+    return "; ".join(tie + ["disturbed"] * bool(row.disturbed))
 
 
 def _ratio(ratio: float, ratio_to: str) -> str:
@@ -97,7 +115,6 @@ def _conformance(verdicts: Sequence[Verdict]) -> list[Block]:
         rows.append(
             [
                 verdict.backend,
-                f"{verdict.library} {verdict.library_version}",
                 verdict.device,
                 ", ".join(dtypes),
                 verdict.level,
@@ -105,8 +122,8 @@ def _conformance(verdicts: Sequence[Verdict]) -> list[Block]:
                 ", ".join(f"{count} {status}" for status, count in counts.most_common()),
             ]
         )
-    columns = ("backend", "library", "device", "dtype", "level", "conformant", "checks")
-    return [Heading("Conformance"), Table(columns, rows, widest=30)] if rows else []
+    columns = ("backend", "device", "dtype", "level", "conformant", "checks")
+    return [Heading("Conformance"), Table(columns, rows, widest=48)] if rows else []
 
 
 def _workloads(table: pd.DataFrame) -> list[Block]:
@@ -116,11 +133,21 @@ def _workloads(table: pd.DataFrame) -> list[Block]:
         if len(tried):
             first = tried.iloc[0]
             blocks += [Heading(_title(first)), Lines([_call(first)]), _ranking(tried)]
+            blocks += _disturbances(tried)
             wrong = tried[tried["status"] == "wrong"]
             if len(wrong):
                 reasons = [f"{row.backend} is WRONG: {row.reason}" for row in wrong.itertuples()]
                 blocks.append(Lines(reasons))
     return blocks
+
+
+def _disturbances(tried: pd.DataFrame) -> list[Block]:
+    loads = [
+        f"{row.backend} {digits(row.other_load)}" for row in tried[tried["disturbed"]].itertuples()
+    ]
+    if not loads:
+        return []
+    return [Lines([f"Disturbed; cores that others used meanwhile: {', '.join(loads)}."])]
 
 
 def _title(row: pd.Series) -> str:
@@ -150,8 +177,8 @@ def _ranking(tried: pd.DataFrame) -> Table:
         else ["wrong", row.backend, *4 * [MISSING], digits(row.error_over_bound)]
         for row in tried.itertuples()
     ]
-    ratio = f"/ {ratio_to}" if ratio_to else "ratio"
-    columns = ("rank", "backend", "median", "quartiles", ratio, "first call", "error / bound")
+    ratio = f"/ {BASELINE}" if ratio_to == BASELINE else "/ fastest"
+    columns = ("rank", "backend", "median", "quartiles", ratio, "first call", "error/bound")
     return Table(columns, rows, right=tuple(c for c in columns if c != "backend"), widest=40)
 
 

@@ -9,7 +9,14 @@ from fullattention.records import Result, Status, Verdict
 from fullattention.reports.blocks import Block, Command, Heading, Lines, Table
 from fullattention.reports.units import digits
 
-STATUSES: tuple[Status, ...] = ("passed", "failed", "unsupported", "deviates", "not run")
+STATUSES: tuple[Status, ...] = (
+    "passed",
+    "failed",
+    "unsupported",
+    "deviates",
+    "expected",
+    "not run",
+)
 
 
 def verdict_blocks(verdict: Verdict, texts: Mapping[str, str], command: str) -> list[Block]:
@@ -23,8 +30,11 @@ def verdict_blocks(verdict: Verdict, texts: Mapping[str, str], command: str) -> 
     return [
         Heading(_title(verdict), level=1),
         _sections(verdict.results),
+        *_bits(verdict.results),
         *_failures(verdict.results, texts, command),
+        *_warnings(verdict.results),
         *_reasons(verdict.results, "deviates", "Declared deviations, observed"),
+        *_reasons(verdict.results, "expected", "Failures that were expected"),
         *_reasons(verdict.results, "unsupported", "Unsupported"),
         *_reasons(verdict.results, "not run", "Not run"),
     ]
@@ -64,9 +74,24 @@ def _failures(results: Iterable[Result], texts: Mapping[str, str], command: str)
         blocks += [
             Heading(f"{requirement} FAILED: {texts[requirement]}"),
             Lines([f"{first.detail}{more}"]),
+            *_printed(first),
             Command(f'{command} --only "{first.check}"'),
         ]
     return blocks
+
+
+def _printed(result: Result) -> list[Block]:
+    return [Lines(["It printed:"]), Command(result.output.strip())] if result.output else []
+
+
+def _bits(results: Iterable[Result]) -> list[Block]:
+    bits = [f"{r.dtype} {digits(r.bits)}" for r in results if r.bits is not None]
+    return [Lines([f"Effective bits: {', '.join(bits)}"])] if bits else []
+
+
+def _warnings(results: Iterable[Result]) -> list[Block]:
+    lines = [f"{result.check}: {result.warning}" for result in results if result.warning]
+    return [Heading("Warnings"), Lines(lines)] if lines else []
 
 
 def _reasons(results: Iterable[Result], status: str, title: str) -> list[Block]:
@@ -85,7 +110,7 @@ def _reasons(results: Iterable[Result], status: str, title: str) -> list[Block]:
 
 def _without_case(detail: str) -> str:
     """The reason without what was observed in one case."""
-    return detail.partition("; observed: ")[0].removeprefix("declared: ")
+    return detail.partition("; observed: ")[0].removeprefix("declared: ").removeprefix("expected: ")
 
 
 def _by_requirement(results: Iterable[Result], status: str) -> dict[str, list[Result]]:

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends import Attend
-from fullattention.backends.interface import dtype_name
+from fullattention.backends.interface import Array, dtype_name
 from fullattention.backends.precision import accumulator
 
-Array = np.ndarray
 Result = tuple[Any, Any]
 
 
@@ -210,6 +209,6 @@ class Tiled:
         return write(out, dtype), write(a, dtype) if call.weights else None
 
 
-def with_softmax(**steps: Callable[[Array], Array]) -> Plain:
+def with_softmax(**steps: Any) -> Plain:
     """The plain method with other steps inside its softmax."""
     return Plain(softmax=functools.partial(softmax, **steps))

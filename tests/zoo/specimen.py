@@ -8,7 +8,7 @@ from typing import Any
 
 from fullattention.backends import Backend, Precision, numpy_arrays, standard
 from fullattention.backends.precision import DTYPES
-from zoo.attending import RANDOM, Method, as_attend
+from tests.zoo.attending import RANDOM, Method, as_attend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,13 @@ def backend(
     **fields: Any,
 ) -> Backend:
     """A method as a backend that declares the usual precision."""
+    usual: dict[str, Any] = {"masked_rows": "nan", "seed": RANDOM.seed}
     return Backend(
         name=name,
         attend=as_attend(method),
         arrays=numpy_arrays.ARRAYS,
         precision={dtype: precision(dtype) for dtype in dtypes},
-        seed=RANDOM.seed,
-        **{"masked_rows": "nan"} | fields,
+        **usual | fields,
         lacks={"gradient": "NumPy does not differentiate"} | dict(lacks or {}),
     )
 

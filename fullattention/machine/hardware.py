@@ -36,7 +36,7 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
     else:
         allowed = os.cpu_count() or 1
     quota = _cpu_quota(cgroup)
-    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+    return allowed if quota is None else min(allowed, math.ceil(quota))
 
 
 def _cpu_quota(cgroup: Path) -> float | None:
@@ -80,6 +80,14 @@ def gpu() -> tuple[str | None, str | None]:
 def load_average() -> float | None:
     """Processes that wanted to run over the last minute; None where the system does not tell."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def others_cpu_seconds() -> float:
+    """CPU time that all but this process used since some moment; what a hypervisor stole too."""
+    all_cores, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    busy = ("user", "nice", "system", "irq", "softirq", "steal")
+    total = sum(getattr(all_cores, kind, 0.0) for kind in busy)
+    return float(total - own.user - own.system)
 
 
 def _words(path: Path) -> list[str]:

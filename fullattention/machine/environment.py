@@ -7,10 +7,10 @@ import importlib.metadata
 import os
 import platform
 
-import fullattention
-from fullattention.bench import machine
-from fullattention.bench.blas import blas
+from fullattention.machine import hardware
+from fullattention.machine.blas import blas
 from fullattention.records import Environment
+from fullattention.version import __version__
 
 LIBRARIES = (
     "numpy",
@@ -53,19 +53,19 @@ def environment(thread_count: int) -> Environment:
 
     Load the backends first: a BLAS that is not loaded yet cannot be named.
     """
-    gpu, driver = machine.gpu()
+    gpu, driver = hardware.gpu()
     return Environment(
         time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        suite=fullattention.__version__,
+        suite=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
         platform=platform.platform(),
-        cpu=machine.cpu_model(),
-        cores=machine.usable_cores(),
-        memory_gib=round(machine.memory_limit() / machine.GIB, 1),
+        cpu=hardware.cpu_model(),
+        cores=hardware.usable_cores(),
+        memory_gib=round(hardware.memory_limit() / hardware.GIB, 1),
         gpu=gpu,
         gpu_driver=driver,
         threads=thread_count,
-        load=machine.load_average(),
+        load=hardware.load_average(),
         libraries=_versions(),
         blas=blas(),
         variables={

@@ -1,0 +1,84 @@
+"""`fullattention check`: judge a candidate by the contract."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+from typing import Any, get_args
+
+from fullattention.backends.precision import DTYPES
+from fullattention.cli.status import RIGHT, WRONG
+from fullattention.records import Level, Verdict
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("check", help="judge a backend by the contract")
+    parser.add_argument(
+        "backend",
+        help="name, module:object or path.py[:object]; a Backend, a class with the layer's "
+        "constructor and forward, or a function of q, k and v",
+    )
+    parser.add_argument("--level", choices=get_args(Level), default="standard")
+    parser.add_argument("--device", default="cpu", help="default: cpu")
+    parser.add_argument(
+        "--dtype", action="append", choices=DTYPES, default=[], help="default: all it takes"
+    )
+    parser.add_argument("--only", default="", metavar="ID", help="the checks whose id begins so")
+    parser.add_argument(
+        "--xfails", type=Path, metavar="FILE", help="TOML of checks expected to fail or to skip"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="of one check (default: 60)"
+    )
+    for name, meaning in (
+        ("--json", "the verdict record"),
+        ("--markdown", "the verdict as Markdown"),
+        ("--html", "the verdict as a page"),
+        ("--badge", "an SVG badge"),
+    ):
+        parser.add_argument(name, type=Path, metavar="FILE", help=f"write {meaning}")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Judge, print the verdict, and write it where asked to."""
+    from fullattention.conformance import check_isolated
+    from fullattention.conformance.ledger import Exceptions, read_exceptions
+
+    verdict = check_isolated(
+        options.backend,
+        device=options.device,
+        level=options.level,
+        dtypes=tuple(options.dtype),
+        only=options.only,
+        exceptions=read_exceptions(options.xfails) if options.xfails else Exceptions(),
+        timeout=options.timeout,
+    )
+    _show(verdict, options)
+    return RIGHT if verdict.conformant else WRONG
+
+
+def _show(verdict: Verdict, options: argparse.Namespace) -> None:
+    from fullattention.conformance.contract import TEXT
+    from fullattention.reports.badge import badge
+    from fullattention.reports.blocks import as_markdown, as_text
+    from fullattention.reports.page import as_html
+    from fullattention.reports.verdicts import verdict_blocks
+
+    command = ["fullattention", "check", options.backend]
+    if options.device != "cpu":
+        command += ["--device", options.device]
+    blocks = verdict_blocks(verdict, TEXT, shlex.join(command))
+    print(as_text(blocks), end="")
+    for path, content in (
+        (options.json, json.dumps(dataclasses.asdict(verdict), allow_nan=False, indent=2) + "\n"),
+        (options.markdown, as_markdown(blocks)),
+        (options.html, as_html(blocks)),
+        (options.badge, badge(verdict)),
+    ):
+        if path:
+            path.write_text(content, encoding="utf-8")

@@ -1,0 +1,43 @@
+"""The commands together, and what each of them does with an error of use."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from fullattention.backends import UnavailableError
+from fullattention.cli import backends, bench, check, fuzz, pack, report, verify, workloads
+from fullattention.cli.status import USAGE
+
+COMMANDS = (backends, check, verify, fuzz, pack, workloads, bench, report)
+
+SUITE = ("ml_dtypes", "msgspec", "pandas", "psutil", "pytest", "tabulate", "threadpoolctl")
+"""Libraries that commands need beyond NumPy; the extra `suite` brings them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 2 with one line on stderr for an error of use."""
+    parser = argparse.ArgumentParser(
+        prog="fullattention", description="FullAttention on many backends: checked, then timed."
+    )
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(subparsers)
+    options = parser.parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except ModuleNotFoundError as error:
+        if error.name not in SUITE:
+            raise
+        return _usage(f"{error.name} is not installed: pip install 'fullattention[suite]'")
+    except (UnavailableError, OSError) as error:
+        return _usage(str(error))
+    except (LookupError, TypeError, ValueError) as error:
+        return _usage(error.args[0] if error.args else repr(error))
+    return status
+
+
+def _usage(message: str) -> int:
+    print(f"fullattention: {message}", file=sys.stderr)
+    return USAGE

@@ -1,0 +1,129 @@
+"""Says in a line each what a failing candidate does instead of what the contract asks.
+
+The candidate is asked fresh questions, each twice with other numbers. Where its answers are not the
+contract's, known mistakes are tried in their place, one after another: a mistake is named only if
+it explains wrong answers on both draws and spoils no right one. What no known mistake explains is
+described by the smallest set of calls that it keeps to.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from fullattention.conformance.explanation import Explanation, Mistake
+from fullattention.conformance.facts import facts
+from fullattention.conformance.fuzz import parse_case
+from fullattention.conformance.observation import Observation, observations, observe
+from fullattention.conformance.probes import Probe, probes
+from fullattention.conformance.subject import Subject
+from fullattention.records import Result
+
+SEEDS = (9001, 9002)
+"""Far from those of the checks, so that a candidate that remembers finds nothing."""
+
+MOST_CASES = 12
+"""Failed cases that are asked again."""
+
+
+def diagnose(subject: Subject, results: Sequence[Result] = ()) -> list[str]:
+    """What the candidate does wrong, a line for each independent mistake; empty if nothing shows.
+
+    Args:
+        subject: the candidate.
+        results: what its checks found; they add to where a mistake without a name is looked for.
+    """
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return _lines(subject, results)
+
+
+def _lines(subject: Subject, results: Sequence[Result]) -> list[str]:
+    failed = list(_cases(results, "failed"))
+    again = failed[:: max(len(failed) // MOST_CASES, 1)][:MOST_CASES]
+    observed = list(observations(subject, probes(subject), SEEDS))
+    cases = list(observations(subject, again, SEEDS))
+    if all(one.is_right for one in (*observed, *cases)):
+        return _nothing(observed, results)
+    change = _change(subject, observed[0])
+    if change:
+        return [change]
+    explanation = Explanation(observed)
+    explanation.search()
+    named = [_line(explanation, mistake) for mistake in explanation.mistakes]
+    left = [observed[i] for i in explanation.left if not named or not _is_unreadable(observed[i])]
+    left += [one for one in cases if not explanation.explains(one)]
+    right = [observed[i].probe for i in explanation.explained]
+    rest = facts(
+        left,
+        [*right, *_cases(results, "passed")],
+        [] if named else failed,
+        lambda probe: all(one.is_right for one in observations(subject, [probe], SEEDS)),
+    )
+    return named + [f"beyond that, {line}" if named else line for line in rest]
+
+
+def _nothing(observed: Sequence[Observation], results: Iterable[Result]) -> list[str]:
+    """The numbers are right: then what fails is something else."""
+    broken = dict.fromkeys(result.requirement for result in results if result.status == "failed")
+    if not broken:
+        return []
+    return [f"right in {len(observed)} kinds of calls asked afresh: see {', '.join(broken)}"]
+
+
+def _is_unreadable(observation: Observation) -> bool:
+    """Whether V must show what was dropped, which it does not if it is wrong in another way."""
+    call = observation.trials[0].call
+    return call.dropout > 0 and call.training
+
+
+def _change(subject: Subject, first: Observation) -> str:
+    """Says so if the first call is answered otherwise than it was before all others."""
+    then, now = first.trials[0], observe(subject, first.probe, SEEDS[0])
+    if now is None or then.answer is None or now.answer is None:
+        return ""
+    before, after = (one.answer.out.astype(np.float64) for one in (then, now) if one.answer)
+    if np.allclose(before, after, rtol=0, atol=then.tolerance, equal_nan=True):
+        return ""
+    return (
+        "gives the same call another answer after other calls "
+        f"(V differs by up to {np.nanmax(abs(before - after), initial=0.0):.1g}): "
+        "it depends on earlier calls, on memory that is not its own, or on chance"
+    )
+
+
+def _line(explanation: Explanation, mistake: Mistake) -> str:
+    """What the mistake is, and how well it explains the answers that it concerns."""
+    explained, unexplained = explanation.concerned(mistake)
+    others = [other for other in explanation.mistakes if other is not mistake]
+    primary = explanation.asked[0].case.dtype
+    shown = [i for i in explained if explanation.observed[i].answered]
+    shown = [i for i in shown if explanation.asked[i].case.dtype == primary] or shown
+    error, without = (
+        max(
+            (error.largest for i in shown for error in explanation.observed[i].errors_of(of(i))),
+            default=0.0,
+        )
+        for of in (explanation.steps.__getitem__, lambda i: explanation.with_only(others, i))
+    )
+    equal = all(explanation.observed[i].fits(explanation.steps[i]) for i in explained)
+    words = f"max error {error:.1g}" if equal else f"max error {error:.1g} instead of {without:.1g}"
+    if unexplained:
+        words += f"; in {len(explained)} of {len(explained) + len(unexplained)} kinds of such calls"
+    verb = f"{'equals' if equal else 'comes near to'} FullAttention"
+    start = verb if mistake is explanation.mistakes[0] else "and"
+    where = f" where {mistake.where.text}" if mistake.where else ""
+    return f"{start} with {mistake.dialect.text}{where} ({words})"
+
+
+def _cases(results: Iterable[Result], status: str) -> Iterator[Probe]:
+    """The calls of those results whose check is a case and nothing more, and gave numbers."""
+    for result in results:
+        if result.status == status and not result.detail.startswith("raised"):
+            try:
+                case = parse_case(result.check.partition(": ")[2])
+            except ValueError:
+                continue
+            yield Probe(case=case, requirement=result.requirement)

@@ -1,0 +1,262 @@
+"""Checks of the contract's section gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fullattention.backends.interface import Array
+from fullattention.conformance import masks
+from fullattention.conformance.case import (
+    DISTINCT,
+    Case,
+    Refused,
+    compare,
+    exact,
+    layer_for,
+    put,
+    put_mask,
+)
+from fullattention.conformance.check import Check, Checks, needs_of
+from fullattention.conformance.data import numpy_dtype
+from fullattention.conformance.gradient_bound import (
+    Gradients,
+    exact_gradients,
+    gradient_bound,
+)
+from fullattention.conformance.oracle import exact_attention
+from fullattention.conformance.subject import Subject
+from fullattention.layer import Sizes
+
+DROPOUT = 0.5
+EDGES = (1, 16, 33, 64, 65, 129)
+LAYOUTS = ("heads-first", "packed", "every-other", "shared-heads")
+
+STEP = 1e-5
+"""Of the central difference that second derivatives are compared with; its error is about 1e-9."""
+
+
+def checks(dtype: str, primary: bool) -> Checks:
+    """The section's checks for one dtype."""
+    base = Case(dtype=dtype)
+    masked = base.but(mask="random/BHLS")
+    causal = base.but(shape=Sizes(2, 17, 17, 3, 11, 13), mask=masks.CAUSAL)
+    for case in (base, masked, causal):
+        yield _check("G1", "", case, _through_out, quick=True)
+        if dtype == "float64":
+            yield _check("G1", "twice", case, _twice, quick=case is base, needs="double_backward")
+    for regime in ("large", "value-offset", "one-hot", "tiny-values"):
+        yield _check("G1", "", base.but(data=regime), _through_out)
+    yield _check("G2", "", base.but(weights=True), _through_weights, quick=True)
+    if primary:
+        yield from _sizes_and_layouts(base, causal)
+        yield _check("G1", "eval with p=0.5", base, _in_eval, quick=True, needs="arguments")
+        yield from _with_dropout(base)
+        yield from _through_masked_weights(base, causal)
+        yield from _fully_hidden(base)
+
+
+def _sizes_and_layouts(base: Case, causal: Case) -> Checks:
+    changes = [
+        *(base.but(shape=Sizes(1, 9, S, 2, 8, 8)) for S in EDGES),
+        *(causal.but(shape=Sizes(1, S, S, 2, 8, 8)) for S in EDGES),
+        *(base.but(layout=layout) for layout in LAYOUTS),
+        *(base.but(mask=mask) for mask in ("padding/B11S", "tail/S", "random/LS")),
+        *(base.but(scale=scale) for scale in (0.0, 0.3, -0.3)),
+    ]
+    for case in changes:
+        yield _check("G1", "", case, _through_out)
+
+
+def _fully_hidden(base: Case) -> Checks:
+    for rows in ("nan", "zero"):
+        case = base.but(mask="rows/B1LS", masked_rows=rows)
+        yield _check("G3", "", case, _through_out, quick=True, needs=f"masked_rows={rows}")
+
+
+def _with_dropout(base: Case) -> Checks:
+    shape = DISTINCT._replace(D=DISTINCT.S)
+    square = Sizes(2, 9, 9, 3, 8, 9)
+    for case in (
+        base.but(shape=shape),
+        base.but(shape=shape, mask="random/BHLS"),
+        base.but(shape=square, mask=masks.CAUSAL),
+    ):
+        yield _check("G1", f"p={DROPOUT}", case, _dropped, quick=True, needs="dropout")
+
+
+def _through_masked_weights(base: Case, causal: Case) -> Checks:
+    for case in (base.but(mask="random/BHLS"), causal, base.but(mask="padding/B11S")):
+        yield _check("G2", "", case.but(weights=True), _through_weights)
+
+
+def _check(
+    requirement: str,
+    label: str,
+    case: Case,
+    trial: Callable[[Subject, Case], float | None],
+    *,
+    quick: bool = False,
+    needs: str = "",
+) -> Check:
+    return Check(
+        requirement=requirement,
+        label=f"gradient {label} {case}".replace("  ", " "),
+        dtype=case.dtype,
+        run=lambda subject: trial(subject, case),
+        needs=needs_of(case) | frozenset({"gradient", *needs.split()}),
+        quick=quick,
+    )
+
+
+def _cotangents(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients of a loss by V (B, L, H, D) and by the weights (B, H, L, S)."""
+    B, L, S, H, _, D = case.shape
+    rng = np.random.default_rng([case.seed, 99])
+    kind = numpy_dtype(case.dtype)
+    return (
+        rng.standard_normal((B, L, H, D)).astype(kind),
+        rng.standard_normal((B, H, L, S)).astype(kind),
+    )
+
+
+def _differentiated(
+    subject: Subject,
+    function: Callable[..., Any],
+    arrays: tuple[Array, ...],
+    cotangents: tuple[np.ndarray | None, ...],
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Results of a function and the gradients of their inner product with the cotangents."""
+    vjp = subject.arrays.vjp
+    if vjp is None:
+        raise Refused(f"gradient: arrays of {subject.arrays.library} are not differentiable")
+    given = tuple(
+        None if array is None else subject.arrays.put(array, subject.device) for array in cotangents
+    )
+    return vjp(function, arrays, given)
+
+
+def _gradients(
+    subject: Subject,
+    case: Case,
+    cotangents: tuple[np.ndarray, np.ndarray | None],
+    *,
+    dropout: float = 0.0,
+    training: bool = False,
+) -> Gradients:
+    """The candidate's gradients of q, k and v."""
+    layer = layer_for(subject, case, dropout=dropout, training=training)
+    mask = put_mask(subject, case)
+    _, got = _differentiated(
+        subject, lambda q, k, v: layer(q, k, v, mask), put(subject, case), cotangents
+    )
+    return Gradients(*(subject.arrays.take(array).astype(np.float64) for array in got))
+
+
+def _judge(
+    subject: Subject,
+    case: Case,
+    got: Gradients,
+    g_out: np.ndarray,
+    g_weights: np.ndarray | None,
+    keep: np.ndarray | float = 1.0,
+) -> float:
+    g_out = g_out.astype(np.float64)
+    g_weights = None if g_weights is None else g_weights.astype(np.float64)
+    hidden = masks.hidden_by(case.mask, case.shape, case.seed)
+    forward = exact(case)
+    want = exact_gradients(forward, g_out, g_weights, hidden=hidden, keep=keep)
+    bound = gradient_bound(
+        forward, g_out, g_weights, subject.precision[case.dtype], hidden=hidden, keep=keep
+    )
+    axes = {"q": "blhe", "k": "bshe", "v": "bshd"}
+    return max(
+        compare(f"gradient of {name}", axes[name], getattr(got, name), getattr(want, name), limit)
+        for name, limit in zip("qkv", bound, strict=True)
+    )
+
+
+def _through_out(subject: Subject, case: Case) -> float:
+    g_out, _ = _cotangents(case)
+    return _judge(subject, case, _gradients(subject, case, (g_out, None)), g_out, None)
+
+
+def _through_weights(subject: Subject, case: Case) -> float:
+    g_out, g_weights = _cotangents(case)
+    got = _gradients(subject, case, (g_out, g_weights))
+    return _judge(subject, case, got, g_out, g_weights)
+
+
+def _in_eval(subject: Subject, case: Case) -> float:
+    """Dropout is set but not in force: the backward pass must not drop either."""
+    g_out, _ = _cotangents(case)
+    got = _gradients(subject, case, (g_out, None), dropout=DROPOUT, training=False)
+    return _judge(subject, case, got, g_out, None)
+
+
+def _dropped(subject: Subject, case: Case) -> float:
+    """The backward pass drops what the forward pass dropped.
+
+    Which weights that are is read from a call with the same seed and the identity as values.
+    """
+    B, _, S, H, _, _ = case.shape
+    g_out, _ = _cotangents(case)
+    layer = layer_for(subject, case, dropout=DROPOUT, training=True)
+    mask = put_mask(subject, case)
+    q, k, v = put(subject, case)
+    identity = np.broadcast_to(np.eye(S)[None, :, None, :], (B, S, H, S))
+    eye = subject.arrays.put(identity.astype(numpy_dtype(case.dtype)), subject.device)
+
+    def forward(*arrays: Array) -> Any:
+        return layer(*arrays, mask)
+
+    subject.seed(5)
+    (weights, _), _ = _differentiated(subject, forward, (q, k, eye), (g_out, None))
+    kept = subject.arrays.take(weights).astype(np.float64).transpose(0, 2, 1, 3) != 0
+    subject.seed(5)
+    _, got = _differentiated(subject, forward, (q, k, v), (g_out, None))
+    gradients = Gradients(*(subject.arrays.take(array).astype(np.float64) for array in got))
+    return _judge(subject, case, gradients, g_out, None, kept / (1 - DROPOUT))
+
+
+def _twice(subject: Subject, case: Case) -> float:
+    """The gradient of a gradient's inner product with a direction, against a central difference."""
+    g_out, _ = _cotangents(case)
+    rng = np.random.default_rng([case.seed, 7])
+    forward = exact(case)
+    direction = Gradients(
+        *(rng.standard_normal(x.shape) for x in (forward.q, forward.k, forward.v))
+    )
+    layer = layer_for(subject, case)
+    mask = put_mask(subject, case)
+
+    def gradient(q: Array, k: Array, v: Array) -> tuple[Array, ...]:
+        _, inner = _differentiated(
+            subject, lambda *arrays: layer(*arrays, mask), (q, k, v), (g_out, None)
+        )
+        return inner
+
+    _, got = _differentiated(subject, gradient, put(subject, case), direction)
+    ahead, behind = (_gradients_at(case, direction, sign * STEP, g_out) for sign in (1, -1))
+    worst = 0.0
+    for name, second, up, down in zip("qkv", got, ahead, behind, strict=True):
+        want = (up - down) / (2 * STEP)
+        size = 1e-6 * max(abs(want).max(), 1.0)
+        taken = subject.arrays.take(second)
+        axes = "blhe" if name == "q" else "bshe"
+        worst = max(worst, compare(f"second derivative by {name}", axes, taken, want, size))
+    return worst
+
+
+def _gradients_at(case: Case, direction: Gradients, step: float, g_out: np.ndarray) -> Gradients:
+    """Exact gradients a step along a direction: their difference is a product with the Hessian."""
+    here = exact(case)
+    hidden = masks.hidden_by(case.mask, case.shape, case.seed)
+    q, k, v = (
+        array + step * along
+        for array, along in zip((here.q, here.k, here.v), direction, strict=True)
+    )
+    moved = exact_attention(q, k, v, hidden=hidden, scale=here.scale)
+    return exact_gradients(moved, g_out.astype(np.float64), hidden=hidden)

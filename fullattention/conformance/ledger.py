@@ -1,0 +1,159 @@
+"""The ledger: what each result and each requirement comes to, and that nothing is left over."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fullattention.conformance import contract
+from fullattention.conformance.subject import Declaration
+from fullattention.records import Requirement, Result, Status
+
+EXECUTED: tuple[Status, ...] = ("passed", "failed", "deviates", "expected")
+
+PRECEDENCE: tuple[Status, ...] = (
+    "failed",
+    "deviates",
+    "expected",
+    "passed",
+    "unsupported",
+    "not run",
+)
+"""A requirement's status is the first of these that one of its results has."""
+
+
+@dataclass(frozen=True)
+class Exceptions:
+    """Checks that are known to fail, and checks not to be run: id -> reason."""
+
+    expected: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def read_exceptions(path: Path) -> Exceptions:
+    """The exceptions of a TOML file: tables `[[xfail]]` and `[[skip]]` of `check` and `reason`.
+
+    Raises:
+        ValueError: the file is not of that form; the message says where.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
+    unknown = sorted(set(tables) - {"xfail", "skip"})
+    if unknown:
+        raise ValueError(f"{path}: unknown table {unknown[0]!r}; known are xfail and skip")
+    return Exceptions(
+        expected=_entries(path, "xfail", tables.get("xfail", [])),
+        skipped=_entries(path, "skip", tables.get("skip", [])),
+    )
+
+
+def _entries(path: Path, table: str, entries: Sequence[Mapping[str, object]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for number, entry in enumerate(entries, 1):
+        check, reason = entry.get("check"), entry.get("reason")
+        where = f"{path}: [[{table}]] number {number}"
+        if set(entry) != {"check", "reason"} or not (check and reason):
+            raise ValueError(f"{where} must have a `check` and a `reason`, and nothing else")
+        if str(check) in found:
+            raise ValueError(f"{where} repeats {check!r}")
+        found[str(check)] = str(reason)
+    return found
+
+
+def excepted(result: Result, exceptions: Exceptions) -> Result:
+    """The result, with a failure that is expected marked so."""
+    reason = exceptions.expected.get(result.check)
+    if reason is None or result.status != "failed":
+        return result
+    return dataclasses.replace(
+        result, status="expected", detail=f"expected: {reason}; observed: {result.detail}"
+    )
+
+
+def stale(
+    declaration: Declaration, results: Sequence[Result], exceptions: Exceptions
+) -> list[Result]:
+    """A failure for each declared deviation, expected failure or skip that nothing shows."""
+    return [
+        *_unobserved(declaration, results),
+        *_unused(results, exceptions.expected, "expected", "expected to fail, and did not"),
+        *_unused(
+            results, exceptions.skipped, "not run", "to be skipped, and there is no such check"
+        ),
+    ]
+
+
+def _unobserved(declaration: Declaration, results: Sequence[Result]) -> list[Result]:
+    found = []
+    for requirement, reason in declaration.deviates.items():
+        tried = [r for r in results if r.requirement == requirement and r.status in EXECUTED]
+        if tried and not any(result.status == "deviates" for result in tried):
+            detail = f"a deviation is declared and no longer observed: {reason}"
+            found.append(_stale(f"{requirement}: declared deviation", requirement, detail))
+    return found
+
+
+def _unused(
+    results: Sequence[Result], entries: Mapping[str, str], status: Status, detail: str
+) -> list[Result]:
+    used = {result.check for result in results if result.status == status}
+    return [
+        _stale(check, check.partition(":")[0], f"{detail}: {reason}")
+        for check, reason in entries.items()
+        if check not in used
+    ]
+
+
+def _stale(check: str, requirement: str, detail: str) -> Result:
+    return Result(
+        check=check,
+        requirement=requirement,
+        section=contract.SECTION_OF.get(requirement, "exceptions"),
+        dtype="",
+        status="failed",
+        detail=detail,
+    )
+
+
+def requirements(results: Iterable[Result], level: str) -> tuple[Requirement, ...]:
+    """Every requirement of the contract with its status: none is left out."""
+    by_id: dict[str, list[Result]] = {requirement: [] for requirement in contract.TEXT}
+    for result in results:
+        by_id.setdefault(result.requirement, []).append(result)
+    return tuple(_requirement(requirement, found, level) for requirement, found in by_id.items())
+
+
+def _requirement(requirement: str, results: Sequence[Result], level: str) -> Requirement:
+    if not results:
+        return Requirement(
+            requirement=requirement, status="not run", reason=f"level {level} has no check of it"
+        )
+    status = next(status for status in PRECEDENCE if any(r.status == status for r in results))
+    of_status = [result for result in results if result.status == status]
+    worst = max(
+        (result for result in results if result.ratio is not None),
+        key=lambda result: result.ratio or 0.0,
+        default=None,
+    )
+    return Requirement(
+        requirement=requirement,
+        status=status,
+        reason=of_status[0].detail,
+        checks=len(results),
+        worst_ratio=None if worst is None else worst.ratio,
+        worst_check="" if worst is None else worst.check,
+    )
+
+
+def is_conformant(results: Iterable[Result]) -> bool:
+    """Whether nothing failed and enough was tried to say so: a passed comparison of numbers."""
+    results = list(results)
+    return not any(result.status == "failed" for result in results) and any(
+        result.status == "passed" and result.ratio is not None for result in results
+    )

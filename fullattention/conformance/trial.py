@@ -1,0 +1,74 @@
+"""Tries one check on a candidate: whatever the candidate does becomes a result."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+from fullattention.backends.errors import UnsupportedError
+from fullattention.conformance.case import Failed, Refused
+from fullattention.conformance.check import Check, Evidence
+from fullattention.conformance.data import numpy_dtype
+from fullattention.conformance.subject import Declaration, Subject
+from fullattention.records import Result, Status
+
+
+def run_check(subject: Subject, check: Check) -> Result:
+    """Try one check on a candidate; whatever it raises becomes part of the result."""
+    missing = _missing(subject, check)
+    if missing is not None:
+        return missing
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NaN and overflow are part of many cases
+            found = check.run(subject)
+    except Failed as error:
+        return failure(subject, check, str(error), error.ratio)
+    except Refused as error:
+        return result_of(check, "unsupported", str(error))
+    except UnsupportedError as error:
+        return result_of(check, "unsupported", f"{error.capability}: {error.reason}")
+    except Exception as error:  # noqa: BLE001 - a candidate may raise anything
+        return failure(subject, check, f"raised {type(error).__qualname__}: {error}")
+    evidence = found if isinstance(found, Evidence) else Evidence(ratio=found)
+    passed = result_of(check, "passed", ratio=evidence.ratio)
+    return dataclasses.replace(passed, bits=evidence.bits, warning=evidence.warning)
+
+
+def _missing(subject: Subject, check: Check) -> Result | None:
+    """The result of a check that cannot be tried; None if it can."""
+    for need in sorted(check.needs):
+        if need in subject.lacks:
+            return result_of(check, "unsupported", f"{need}: {subject.lacks[need]}")
+    if check.dtype not in subject.precision:
+        reason = subject.lacks.get(check.dtype, f"it takes {', '.join(subject.precision)}")
+        return result_of(check, "unsupported", f"{check.dtype}: {reason}")
+    try:
+        numpy_dtype(check.dtype)
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed: pip install 'fullattention[suite]'"
+        return result_of(check, "not run", reason)
+    return None
+
+
+def failure(
+    declaration: Declaration, check: Check, detail: str, ratio: float | None = None
+) -> Result:
+    """A failed check, or one that deviates where the candidate declares so."""
+    reason = declaration.deviates.get(check.requirement)
+    if reason is None:
+        return result_of(check, "failed", detail, ratio)
+    return result_of(check, "deviates", f"declared: {reason}; observed: {detail}", ratio)
+
+
+def result_of(check: Check, status: Status, detail: str = "", ratio: float | None = None) -> Result:
+    """What a check came to."""
+    return Result(
+        check=check.id,
+        requirement=check.requirement,
+        section=check.section,
+        dtype=check.dtype,
+        status=status,
+        detail=detail,
+        ratio=ratio,
+    )

@@ -1,0 +1,37 @@
+"""A badge: the verdict in one small picture."""
+
+from __future__ import annotations
+
+from html import escape
+
+from fullattention.records import Verdict
+
+LABEL = "FullAttention"
+GREEN, RED, GREY = "#2e7d32", "#c62828", "#455a64"
+CHARACTER = 6.6
+"""Width of a character of the 11 px font, in px; the text is stretched to fit it."""
+
+
+def badge(verdict: Verdict) -> str:
+    """An SVG picture that says whether the backend is conformant, and by which contract."""
+    outcome = "conformant" if verdict.conformant else "not conformant"
+    text = f"{outcome} (contract {verdict.contract}, {verdict.level})"
+    left, right = (round(len(part) * CHARACTER + 12) for part in (LABEL, text))
+    title = escape(f"{verdict.backend}: {LABEL} {text}")
+    color = GREEN if verdict.conformant else RED
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
+        f'aria-label="{title}">\n'
+        f"<title>{title}</title>\n"
+        f'<rect width="{left}" height="20" fill="{GREY}"/>\n'
+        f'<rect x="{left}" width="{right}" height="20" fill="{color}"/>\n'
+        '<g fill="#fff" font-family="Verdana, DejaVu Sans, sans-serif" font-size="11" '
+        'text-anchor="middle">\n'
+        f"{_text(LABEL, left / 2, left - 12)}\n"
+        f"{_text(text, left + right / 2, right - 12)}\n"
+        "</g>\n</svg>\n"
+    )
+
+
+def _text(text: str, center: float, width: float) -> str:
+    return f'<text x="{center:g}" y="14" textLength="{width:g}">{escape(text)}</text>'

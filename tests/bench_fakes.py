@@ -1,0 +1,106 @@
+"""Candidates, clocks and measurers that the tests of the benchmarks control."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import threadpoolctl
+
+from fullattention.backends import Backend, numpy_matmul
+from fullattention.bench.timing import Effort
+from fullattention.conformance.subject import Subject, from_backend
+from fullattention.records import Environment, Verdict
+
+GOOD = numpy_matmul.backend("cpu")
+
+BRIEF = Effort(measuring=0.01, round=0.001, warm_up=0.0, fewest_rounds=3)
+
+ENVIRONMENT = Environment(
+    time="2026-01-01T00:00:00+00:00",
+    suite="0.1.0",
+    python="CPython 3.11.7",
+    platform="Linux",
+    cpu="Some CPU",
+    cores=4,
+    memory_gib=16.0,
+    gpu=None,
+    gpu_driver=None,
+    threads=2,
+    load=0.0,
+    libraries={"numpy": "2.4.6"},
+    blas=("openblas 0.3.31 Haswell",),
+    variables={},
+)
+
+Result = tuple[np.ndarray, np.ndarray | None]
+Spoil = Callable[..., Result]
+
+
+def backend(name: str, spoil: Spoil, **fields: Any) -> Backend:
+    """The right backend, except for what `spoil(result, q, k, v)` makes of its result."""
+
+    def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> Result:
+        return spoil(GOOD.attend(q, k, v, **options), q, k, v)
+
+    return dataclasses.replace(GOOD, name=name, attend=attend, **fields)
+
+
+def subject(spoil: Spoil | None = None, **fields: Any) -> Subject:
+    """A candidate that is right, or spoiled."""
+    made = from_backend(backend("fake", spoil) if spoil else GOOD)
+    return dataclasses.replace(made, **fields)
+
+
+def verdict(*, conformant: bool = True) -> Verdict:
+    """A verdict on the candidate, without its checks."""
+    return Verdict(
+        backend="fake",
+        library="numpy",
+        library_version="2.4.6",
+        device="cpu",
+        level="quick",
+        contract=1,
+        suite="0.1.0",
+        conformant=conformant,
+        results=(),
+        seconds=0.0,
+    )
+
+
+class FakeClock:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeMeasure:
+    """Makes the calls it is asked for, and gives the samples it was told to."""
+
+    def __init__(self, samples: Sequence[float] = (1.0, 2.0, 3.0, 4.0, 5.0)) -> None:
+        self.samples = samples
+        self.asked: tuple[int, int] | None = None
+        self.before_the_end: int | None = None
+        """Calls that follow the present one, the last timed call having 0; None: not measuring."""
+
+    def __call__(self, function: Callable[[], None], rounds: int, calls: int) -> Sequence[float]:
+        self.asked = rounds, calls
+        for number in range(rounds * calls + 1):  # pytest-benchmark makes one call more, too
+            self.before_the_end = rounds * calls - 1 - number
+            function()
+        self.before_the_end = None
+        return self.samples
+
+
+@pytest.fixture
+def threads_restored() -> Iterator[None]:
+    """Whatever a test sets the number of threads to ends with it."""
+    with threadpoolctl.threadpool_limits():
+        yield

@@ -1,0 +1,301 @@
+"""The suite finds every fault of the zoo, names the broken rule, and accepts all that is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fullattention.backends import Backend, UnsupportedError, standard
+from fullattention.backends.precision import DTYPES
+from fullattention.backends.torch_einsum import leaks
+from fullattention.conformance import check
+from fullattention.conformance.catalogue import catalogue
+from fullattention.conformance.check import Check
+from fullattention.conformance.contract import SECTION_OF
+from fullattention.conformance.ledger import is_conformant
+from fullattention.conformance.subject import Subject, load_subject
+from fullattention.conformance.trial import run_check
+from fullattention.records import Level, Result, Verdict
+from tests.zoo.attending import Call, Plain, right
+from tests.zoo.faulty.backends import FAULTY_BACKENDS
+from tests.zoo.faulty.layers import FAULTY_LAYERS
+from tests.zoo.faulty.mask import plus_minus_infinity
+from tests.zoo.layers import NumpyLayer
+from tests.zoo.specimen import Specimen, backend
+from tests.zoo.valid import VALID
+
+FAULTY = (*FAULTY_BACKENDS, *FAULTY_LAYERS)
+
+SECTIONS = ("core", "scale", "mask", "numerics", "weights", "dropout")
+
+MISSED_BY_QUICK = {
+    "features-over-256",
+    "queries-over-1024",
+    "batches-over-256",
+    "heads-over-32",
+}
+"""What only `standard` finds: each needs a size that would make `quick` slow."""
+
+
+def checks_of(level: Level, dtypes: tuple[str, ...] = DTYPES) -> list[Check]:
+    return [one for one in catalogue(dtypes, level) if one.section in SECTIONS]
+
+
+@pytest.mark.parametrize("specimen", FAULTY, ids=str)
+def test_standard_finds_the_fault_and_names_the_rule(specimen: Specimen) -> None:
+    subject = load_subject(specimen.candidate)
+    found = first_failure(subject, specimen.violates)
+    assert found is not None, specimen.reason
+    assert found.detail
+
+
+def first_failure(subject: Subject, requirements: tuple[str, ...]) -> Result | None:
+    """One failed check is enough to be nonconformant."""
+    for one in checks_of("standard", tuple(d for d in DTYPES if d in subject.precision)):
+        if one.requirement in requirements:
+            result = run_check(subject, one)
+            if result.status == "failed":
+                return result
+    return None
+
+
+def test_quick_misses_only_what_is_listed() -> None:
+    left = {specimen.name: load_subject(specimen.candidate) for specimen in FAULTY}
+    for one in checks_of("quick"):
+        left = {
+            name: subject
+            for name, subject in left.items()
+            if one.dtype not in subject.precision or run_check(subject, one).status != "failed"
+        }
+    assert set(left) == MISSED_BY_QUICK
+
+
+def test_standard_accepts_all_that_is_right() -> None:
+    """Case by case rather than candidate by candidate, so that the oracle is asked once."""
+    subjects = {specimen.name: load_subject(specimen.candidate) for specimen in VALID}
+    results: dict[str, list[Result]] = {name: [] for name in subjects}
+    for one in checks_of("standard"):
+        for name, subject in subjects.items():
+            if one.dtype in subject.precision:
+                results[name].append(run_check(subject, one))
+    failures = [
+        (name, result.check, result.detail)
+        for name, found in results.items()
+        for result in found
+        if result.status in ("failed", "deviates") and not torchs_own(name, result)
+    ]
+    assert failures == []
+    assert all(
+        is_conformant([result for result in found if not torchs_own(name, result)])
+        for name, found in results.items()
+    )
+
+
+def torchs_own(name: str, result: Result) -> bool:
+    """Whether it is torch that misplaces a NaN: its bfloat16 product does on CPUs with AMX."""
+    return (
+        name == "UpstreamLayer"
+        and result.dtype == "bfloat16"
+        and result.requirement in ("M6", "N4")
+        and "got nan" in result.detail
+        and leaks()
+    )
+
+
+def test_the_zoo_has_faults_of_every_kind_and_enough_of_them() -> None:
+    kinds = Counter(specimen.kind for specimen in FAULTY)
+    assert min(kinds.values()) >= 4
+    assert set(kinds) == {
+        "scale",
+        "mask",
+        "softmax",
+        "layout",
+        "precision",
+        "dropout",
+        "contract",
+        "state",
+        "special",
+        "determinism",
+        "cheat",
+    }
+    assert len(FAULTY_BACKENDS) >= 50
+    assert len(FAULTY_LAYERS) >= 15
+    assert len(VALID) >= 10
+
+
+def test_specimens_are_distinct_and_cite_the_contract() -> None:
+    for group in (FAULTY_BACKENDS, FAULTY_LAYERS, VALID):
+        assert len({specimen.name for specimen in group}) == len(group)
+        assert len({specimen.reason for specimen in group}) == len(group)
+    assert {rule for specimen in FAULTY for rule in specimen.violates} <= set(SECTION_OF)
+    assert all(specimen.violates for specimen in FAULTY)
+    assert not any(specimen.violates for specimen in VALID)
+
+
+@pytest.mark.parametrize("name", ["mask-finfo-min", "right-20-times", "PolarityInverted"])
+def test_the_verdict_on_a_fault_is_not_conformant(name: str) -> None:
+    specimen = next(specimen for specimen in FAULTY if specimen.name == name)
+    verdict = check(specimen.candidate, dtypes=("float32",))
+    assert not verdict.conformant
+    assert failed(verdict) & set(specimen.violates)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("PolarityInverted", "elements wrong"),
+        ("LengthsAnswered", "answered instead of refused"),
+        ("BareResult", "not a tuple"),
+        ("SqueezesOneQuery", "has shape"),
+        ("AlwaysFloat32", "has dtype float32, expected float64"),
+        ("mutates-queries", "changed queries in place"),
+        ("one-buffer", "a later call changed an earlier result"),
+        ("dropout-of-output", "V is dropped, not the weights"),
+        ("dropout-shared-by-heads", "h+1"),
+        ("dropout-inverted", "weights are kept"),
+        ("values-of-next-batch", "read b="),
+        ("hidden-rows-zero", "got 0, expected nan"),
+    ],
+)
+def test_the_message_says_what_is_wrong(name: str, words: str) -> None:
+    specimen = next(specimen for specimen in FAULTY if specimen.name == name)
+    subject = load_subject(specimen.candidate)
+    details = [
+        run_check(subject, one).detail
+        for one in catalogue(tuple(subject.precision), "standard")
+        if one.requirement in specimen.violates
+    ]
+    assert any(words in detail for detail in details), details
+
+
+# Deviations: declared, undeclared, stale.
+
+
+LEAK = {"N4": "a NaN in a hidden key leaks"}
+
+
+def leaking(deviates: dict[str, str]) -> Backend:
+    return backend(
+        "leaking", Plain(hide=plus_minus_infinity), dtypes=("float32",), deviates=deviates
+    )
+
+
+def test_a_declared_and_observed_deviation_is_reported_and_conformant() -> None:
+    verdict = check(leaking(LEAK))
+    deviating = [result for result in verdict.results if result.status == "deviates"]
+    assert verdict.conformant
+    assert {result.requirement for result in deviating} == {"N4"}
+    assert all(LEAK["N4"] in r.detail and "observed" in r.detail for r in deviating)
+
+
+def test_the_same_deviation_undeclared_fails() -> None:
+    verdict = check(leaking({}))
+    assert not verdict.conformant
+    assert failed(verdict) == {"N4"}
+
+
+def test_a_deviation_that_is_no_longer_observed_fails() -> None:
+    cured = backend("cured", right, dtypes=("float32",), deviates=LEAK)
+    verdict = check(cured, level="standard")
+    assert not verdict.conformant
+    (stale,) = [result for result in verdict.results if result.status == "failed"]
+    assert "no longer observed" in stale.detail
+
+
+def test_a_deviation_excuses_its_own_requirement_only() -> None:
+    masked = backend("masked", Plain(hidden=lambda call: None), dtypes=("float32",), deviates=LEAK)
+    assert "M4" in failed(check(masked, only="M4"))
+
+
+# Candidates that answer nothing, or rubbish.
+
+
+def refuses_everything(call: Call) -> Any:
+    raise UnsupportedError("shy", "this call", "it takes none")
+
+
+def raises(call: Call) -> Any:
+    raise MemoryError("nothing left")
+
+
+def raises_wordlessly(call: Call) -> Any:
+    raise ValueError
+
+
+def prints(call: Call) -> Any:
+    print("2 passed")
+    return None, None
+
+
+RUBBISH = {
+    "raises": raises,
+    "raises-wordlessly": raises_wordlessly,
+    "prints": prints,
+    "text": lambda call: ("passed", None),
+    "numbers": lambda call: (1.0, 2.0),
+    "not-a-number": lambda call: (np.full_like(call.v[:, :1], np.nan), None),
+    "nothing": lambda call: None,
+}
+
+
+def test_a_backend_that_refuses_everything_is_not_conformant() -> None:
+    verdict = check(backend("shy", refuses_everything))
+    assert not verdict.conformant
+    assert all(r.ratio is None for r in verdict.results if r.status == "passed")
+
+
+@pytest.mark.parametrize("name", RUBBISH)
+def test_rubbish_is_not_conformant_and_does_not_stop_the_run(name: str) -> None:
+    candidate = backend(name, RUBBISH[name], dtypes=("float32",))
+    verdict = check(candidate)
+    assert not verdict.conformant
+    assert len(verdict.results) == len(catalogue(("float32",), "quick"))
+
+
+def test_a_class_without_the_constructor_is_not_conformant() -> None:
+    class Bare:
+        pass
+
+    verdict = check(Bare, dtypes=("float32",))
+    assert not verdict.conformant
+    assert "TypeError" in verdict.results[0].detail
+
+
+def test_a_candidate_cannot_change_the_inputs_that_later_checks_use() -> None:
+    def spoils(call: Call) -> Any:
+        for x in (call.q, call.k, call.v):
+            x[...] = 0
+        return right(call)
+
+    check(backend("spoils", spoils, dtypes=("float32",)))
+    assert check(backend("right", right, dtypes=("float32",))).conformant
+
+
+def test_a_looser_declared_precision_hides_no_faulty_mask() -> None:
+    loose = {dtype: replace(standard(dtype), u_in=2.0**-8, u_weights=2.0**-8) for dtype in DTYPES}
+    for specimen in FAULTY_BACKENDS:
+        if specimen.kind == "mask" and isinstance(specimen.candidate, Backend):
+            declared = {d: loose[d] for d in specimen.candidate.precision}
+            candidate = replace(specimen.candidate, precision=declared)
+            found = first_failure(load_subject(candidate), specimen.violates)
+            assert found is not None, specimen.name
+
+
+def test_only_a_comparison_of_numbers_makes_conformant() -> None:
+    """Refusing what must be refused is not enough."""
+
+    class OnlyRefuses(NumpyLayer):
+        def check(self, *arrays: Any) -> None:
+            raise ValueError("always refused")
+
+    verdict = check(OnlyRefuses, only="C8", dtypes=("float32",))
+    assert {result.status for result in verdict.results} <= {"passed", "unsupported"}
+    assert not verdict.conformant
+
+
+def failed(verdict: Verdict) -> set[str]:
+    return {result.requirement for result in verdict.results if result.status == "failed"}

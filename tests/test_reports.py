@@ -1,0 +1,432 @@
+"""Tables, conclusions and files made from records."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullattention.bench import options
+from fullattention.records import Result, Timing, Verdict, write
+from fullattention.reports import tables
+from fullattention.reports.blocks import WIDTH, Block, Heading, Lines, Table, as_markdown, as_text
+from fullattention.reports.comparable import common_environment
+from fullattention.reports.folder import write_report
+from fullattention.reports.progress import Progress
+from fullattention.reports.report import environment_lines, report
+from fullattention.reports.tables import fastest, mean_gain, ranked
+from fullattention.reports.units import digits, seconds, seconds_range
+from tests.bench_fakes import ENVIRONMENT, verdict
+
+
+def timing(backend: str, median: float | None, spread: float = 0.0, **fields: Any) -> Timing:
+    """A right timing whose quartiles lie so far from its median; without one, none at all."""
+    made: dict[str, Any] = {
+        "backend": backend,
+        "library_version": "1.0",
+        "device": "cpu",
+        "workload": "toy",
+        "shape": (8, 6, 6, 2, 8, 8),
+        "dtype": "float32",
+        "mask": "none",
+        "status": "not run",
+        "verdict_level": "quick",
+        "conformant": True,
+        "environment": ENVIRONMENT,
+    }
+    if median is not None:
+        made |= {
+            "status": "timed",
+            "error_over_bound": 0.5,
+            "first_call": 10 * median,
+            "median": median,
+            "lower_quartile": median - spread,
+            "upper_quartile": median + spread,
+            "minimum": median - spread,
+            "rounds": 5,
+            "calls_per_round": 1,
+            "seed": 1,
+        }
+    return Timing(**made | fields)
+
+
+def missing(backend: str, reason: str = "not written yet", **fields: Any) -> Timing:
+    """A timing that was not made."""
+    return timing(backend, None, reason=reason, **fields)
+
+
+def column(table: Any, name: str) -> dict[str, Any]:
+    return dict(zip(table["backend"], table[name], strict=True))
+
+
+# Units
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12.34, "12.3 s"),
+        (1.0, "1.00 s"),
+        (0.01234, "12.3 ms"),
+        (1e-6, "1.00 us"),
+        (123.4e-9, "123 ns"),
+        (1e-10, "0.100 ns"),
+        (math.nan, "-"),
+        (None, "-"),
+    ],
+)
+def test_durations_have_three_digits_and_a_unit(value: float | None, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_a_range_has_one_unit() -> None:
+    assert seconds_range(0.00098, 0.00102) == "0.980 - 1.02 ms"
+    assert seconds_range(None, None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.5, "0.500"),
+        (1234.5, "1234"),
+        (123456.0, "1.23e+05"),
+        (2e-5, "2e-05"),
+        (None, "-"),
+        (math.nan, "-"),
+    ],
+)
+def test_figures_have_three_digits(value: float | None, text: str) -> None:
+    assert digits(value) == text
+
+
+# Comparing
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("threads", 1),
+        ("cpu", "Another CPU"),
+        ("gpu", "Some GPU"),
+        ("libraries", {"numpy": "2.0.0"}),
+        ("blas", ("mkl 2024",)),
+        ("variables", {"OMP_NUM_THREADS": "1"}),
+    ],
+)
+def test_timings_of_differing_environments_are_not_ranked(field: str, value: object) -> None:
+    change: dict[str, Any] = {field: value}
+    other = dataclasses.replace(ENVIRONMENT, **change)
+    timings = [timing("a", 1.0), timing("b", 2.0, environment=other)]
+    with pytest.raises(ValueError, match=field) as raised:
+        report(timings, [])
+    assert str(value) in str(raised.value)
+
+
+def test_when_and_under_which_load_timings_were_made_keeps_them_comparable() -> None:
+    later = dataclasses.replace(ENVIRONMENT, time="2026-02-01T00:00:00+00:00", load=1.0)
+    assert (
+        common_environment([timing("a", 1.0), timing("b", 1.0, environment=later)]) == ENVIRONMENT
+    )
+
+
+def test_no_timings_give_no_report() -> None:
+    with pytest.raises(ValueError, match="no timings"):
+        report([], [])
+
+
+# Ranking
+
+
+def test_the_baseline_of_ratios_is_the_one_that_is_timed_first() -> None:
+    assert tables.BASELINE == options.BASELINE
+
+
+def test_backends_are_ranked_by_median_and_compared_with_the_baseline() -> None:
+    table = ranked([timing("slow", 4.0), timing("torch-sdpa", 2.0), timing("fast", 1.0)])
+    assert list(table["backend"]) == ["fast", "torch-sdpa", "slow"]
+    assert list(table["rank"]) == [1, 2, 3]
+    assert list(table["ratio"]) == [0.5, 1.0, 2.0]
+    assert set(table["ratio_to"]) == {"torch-sdpa"}
+
+
+def test_without_the_baseline_the_fastest_is_the_measure() -> None:
+    table = ranked([timing("slow", 4.0), timing("fast", 1.0), missing("torch-sdpa")])
+    assert column(table, "ratio")["slow"] == 4.0
+    assert set(table["ratio_to"]) == {"fast"}
+
+
+def test_overlapping_quartiles_are_a_tie_with_the_fastest_of_them() -> None:
+    table = ranked(
+        [
+            timing("a", 1.0, 0.1),
+            timing("b", 1.15, 0.1),  # overlaps a
+            timing("c", 1.3, 0.1),  # overlaps b, not a: else a chain of ties would have no end
+            timing("d", 1.35, 0.1),  # overlaps c
+            timing("e", 2.0, 0.1),
+        ]
+    )
+    assert column(table, "rank") == {"a": 1, "b": 1, "c": 3, "d": 3, "e": 5}
+
+
+def test_what_is_wrong_or_was_not_run_has_no_rank_and_sets_no_measure() -> None:
+    table = ranked(
+        [
+            missing("none"),
+            timing("torch-sdpa", 0.1, status="wrong", reason="its error is large"),
+            timing("right", 1.0),
+        ]
+    )
+    assert list(table["backend"]) == ["right", "torch-sdpa", "none"]
+    assert list(table["rank"].isna()) == [False, True, True]
+    assert list(table["ratio"].isna()) == [False, True, True]
+    assert set(table["ratio_to"]) == {"right"}
+
+
+def test_workloads_and_devices_are_ranked_apart() -> None:
+    table = ranked(
+        [
+            timing("a", 1.0),
+            timing("a", 5.0, workload="other"),
+            timing("a", 9.0, device="cuda"),
+        ]
+    )
+    assert list(table["rank"]) == [1, 1, 1]
+
+
+def test_of_a_repeated_timing_the_last_counts() -> None:
+    table = ranked([timing("a", 1.0), timing("a", 3.0)])
+    assert list(table["median"]) == [3.0]
+
+
+def test_the_fastest_of_each_workload_with_its_ties() -> None:
+    best = fastest(
+        ranked(
+            [
+                timing("torch-sdpa", 2.0, 0.1),
+                timing("a", 1.0, 0.2),
+                timing("b", 1.1, 0.2),
+                timing("torch-sdpa", 1.0, workload="other"),
+                missing("torch-sdpa", workload="third"),
+            ]
+        )
+    )
+    assert list(best["workload"]) == ["toy", "other"]
+    assert list(best["backend"]) == ["a", "torch-sdpa"]
+    assert list(best["ties"]) == ["b", ""]
+
+
+def test_the_mean_gain_is_geometric_and_over_the_baseline_only() -> None:
+    timings = []
+    for workload, median in (("one", 0.25), ("two", 1.0)):
+        timings += [timing("a", median, workload=workload)]
+        timings += [timing("torch-sdpa", 1.0, workload=workload)]
+    timings += [timing("a", 0.001, workload="without the baseline")]
+    timings += [timing("a", 0.002, workload="disturbed", other_load=3.5)]
+    timings += [timing("torch-sdpa", 1.0, workload="disturbed")]
+    gain, count = mean_gain(fastest(ranked(timings)))
+    assert gain == pytest.approx(0.5)
+    assert count == 2
+    gain, count = mean_gain(fastest(ranked([timing("a", 1.0)])))
+    assert math.isnan(gain)
+    assert count == 0
+
+
+@pytest.mark.parametrize(
+    ("threads", "other_load", "disturbed"),
+    [(4, 0.05, False), (4, 0.5, True), (2, 1.9, False), (2, 2.5, True), (4, None, False)],
+)
+def test_a_timing_is_disturbed_where_others_wanted_its_cores(
+    threads: int, other_load: float | None, disturbed: bool
+) -> None:
+    here = dataclasses.replace(ENVIRONMENT, cores=4, threads=threads)
+    table = ranked([timing("a", 1.0, other_load=other_load, environment=here)])
+    assert list(table["disturbed"]) == [disturbed]
+
+
+# The report
+
+
+def text_of(*timings: Timing, verdicts: tuple[Verdict, ...] = ()) -> str:
+    return as_text(report(timings, verdicts))
+
+
+def test_a_report_tells_environment_conclusion_and_every_workload() -> None:
+    text = text_of(
+        timing("torch-sdpa", 2.0),
+        timing("a", 1.0),
+        timing("a", 1.0, workload="half", dtype="float16", mask="causal"),
+        verdicts=(verdict(),),
+    )
+    for line in ("Threads: 2", "Some CPU", "numpy 2.4.6", "openblas 0.3.31 Haswell"):
+        assert line in text
+    assert "The fastest takes 0.500 of torch-sdpa's time" in text
+    assert "undisturbed ratios (1)" in text
+    assert "B 8, L 6, S 6, H 2, E 8, D 8; float32; no mask" in text
+    assert "float16; causal mask" in text
+    assert "/ torch-sdpa" in text
+    assert "/ fastest" in text
+
+
+def test_a_tie_and_a_disturbance_are_told() -> None:
+    timings = [timing("a", 1.0, 0.2, other_load=3.5), timing("b", 1.1, 0.2)]
+    text = as_markdown(report(timings, []))  # which wraps no cells
+    assert "within noise of b; disturbed" in text
+    assert "cores that others used meanwhile: a 3.50" in text
+
+
+def test_a_wrong_timing_shows_its_reason_and_no_time() -> None:
+    text = text_of(timing("bad", 0.125, status="wrong", reason="its error is large"))
+    assert "bad is WRONG: its error is large" in text
+    assert "125 ms" not in text
+    assert "Nothing was timed." in text
+
+
+def test_a_reason_is_told_once_for_all_workloads_it_holds_for() -> None:
+    text = text_of(
+        timing("a", 1.0),
+        timing("a", 1.0, workload="other"),
+        missing("absent", "no such device"),
+        missing("absent", "no such device", workload="other"),
+        missing("slow", "it would take 9 s", workload="other"),
+    )
+    assert text.count("no such device") == 1
+    cells = [line.split()[:2] for line in text.split("Not run")[1].splitlines()]
+    assert ["absent", "all"] in cells
+    assert ["slow", "other"] in cells
+
+
+def test_a_verdict_that_is_not_conformant_stands_out() -> None:
+    result = Result(check="C1: a", requirement="C1", section="core", dtype="f", status="failed")
+    failed = dataclasses.replace(verdict(conformant=False), results=(result,))
+    assert "NO " in text_of(timing("a", 1.0), verdicts=(failed,))
+    assert "NO " not in text_of(timing("a", 1.0), verdicts=(verdict(),))
+
+
+def test_a_busy_machine_is_told() -> None:
+    busy = dataclasses.replace(ENVIRONMENT, cores=2, threads=2, load=1.2)
+    assert any("busy" in line for line in environment_lines(busy))
+    idle = dataclasses.replace(busy, load=0.7)
+    assert not any("busy" in line for line in environment_lines(idle))
+
+
+def test_the_text_fits_a_terminal() -> None:
+    names = ["torch-sdpa-efficient", "torch-sdpa-flash", "numpy-reference"]
+    timings = [
+        timing(name, 0.001234, 0.0001, workload="tslib/patchtst/weather/h16") for name in names
+    ]
+    text = text_of(*timings, missing("x", "because of " + "many reasons " * 20))
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+# Blocks
+
+
+BLOCKS: list[Block] = [
+    Heading("Title", level=1),
+    Lines(["one", "a|b <c>"]),
+    Table(("name", "figure"), [["a|b", "1.0"], ["longer", "22.0"]], right=("figure",)),
+]
+
+
+def test_blocks_as_text() -> None:
+    assert as_text(BLOCKS).splitlines() == [
+        "Title",
+        "=====",
+        "",
+        "one",
+        "a|b <c>",
+        "",
+        "name      figure",
+        "------  --------",
+        "a|b          1.0",
+        "longer      22.0",
+    ]
+
+
+def test_blocks_as_markdown_with_nothing_that_breaks_a_table() -> None:
+    lines = as_markdown(BLOCKS).splitlines()
+    assert lines[0] == "# Title"
+    assert lines[3] == r"- a\|b &lt;c>"
+    assert lines[6].endswith("---:|")
+    assert r"| a\|b" in lines[7]
+
+
+# Files
+
+
+def test_a_report_is_made_from_a_folder_of_records(tmp_path: Path) -> None:
+    timings = [timing("torch-sdpa", 2.0), timing("a", 1.0), missing("absent")]
+    write(tmp_path / "timings.jsonl", timings)
+    write(tmp_path / "verdicts.jsonl", [verdict()])
+    text = write_report(tmp_path)
+    assert text == as_text(report(timings, [verdict()]))
+    assert (tmp_path / "report.md").read_text() == as_markdown(report(timings, [verdict()]))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
+    assert [row["backend"] for row in rows] == ["a", "torch-sdpa", "absent"]
+    assert rows[0]["rank"] == "1"
+    assert rows[0]["ratio"] == "0.5"
+    assert rows[0]["cpu"] == "Some CPU"
+    assert rows[2]["median"] == ""
+
+
+def test_a_folder_without_verdicts_can_be_reported(tmp_path: Path) -> None:
+    write(tmp_path / "timings.jsonl", [timing("a", 1.0)])
+    assert "Conformance" not in write_report(tmp_path)
+
+
+def test_a_folder_without_timings_cannot(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_report(tmp_path)
+
+
+def test_a_malformed_record_is_refused_by_its_line(tmp_path: Path) -> None:
+    write(tmp_path / "timings.jsonl", [timing("a", 1.0)])
+    with (tmp_path / "timings.jsonl").open("a") as file:
+        file.write('{"backend": "b"}\n')
+    with pytest.raises(ValueError, match="line 2"):
+        write_report(tmp_path)
+
+
+# Progress
+
+
+def told(*timings: Timing) -> list[str]:
+    file = io.StringIO()
+    progress = Progress(file)
+    progress.started(ENVIRONMENT, len(timings))
+    for one in timings:
+        progress.measured(one)
+    return file.getvalue().split("\n\n", 1)[1].splitlines()
+
+
+def test_progress_is_a_line_for_each_timing_with_its_ratio_so_far() -> None:
+    first, baseline, third = told(timing("a", 1.0), timing("torch-sdpa", 2.0), timing("b", 3.0))
+    assert first.split() == ["1/3", "toy", "a", "1.00", "s"]
+    assert baseline.endswith("1.00 of torch-sdpa")
+    assert third.endswith("1.50 of torch-sdpa")
+
+
+def test_progress_shouts_what_is_wrong_and_gives_it_no_time() -> None:
+    (line,) = told(timing("bad", 1.0, status="wrong", reason="its error is large"))
+    assert line.endswith("WRONG: its error is large")
+
+
+def test_progress_tells_a_reason_once_and_keeps_counting() -> None:
+    lines = told(
+        missing("absent"),
+        missing("absent", workload="other"),
+        missing("absent", "another reason", workload="third"),
+    )
+    assert [line.split()[0] for line in lines] == ["1/3", "3/3"]
+
+
+def test_progress_keeps_to_the_width_of_a_terminal() -> None:
+    (line,) = told(missing("absent", "because " * 50))
+    assert len(line) == WIDTH
+    assert line.endswith("...")

@@ -1,0 +1,49 @@
+"""The SDPA backends beyond what the conformance suite asks of every backend."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.attention import _cur_sdpa_kernel_backends
+
+from fullattention import FullAttention, UnavailableError, UnsupportedError, load
+
+
+def test_forcing_kernels_from_two_threads_leaves_torchs_own_choice_as_it_was() -> None:
+    before = _cur_sdpa_kernel_backends()
+    x = torch.ones((2, 16, 2, 8))
+    layers = [
+        FullAttention(False, attention_dropout=0.0, backend=name)
+        for name in ("torch-sdpa-math", "torch-sdpa-flash")
+    ]
+
+    def call(layer: FullAttention) -> None:
+        for _ in range(200):
+            layer(x, x, x, None)
+
+    threads = [threading.Thread(target=call, args=(layer,)) for layer in layers * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _cur_sdpa_kernel_backends() == before
+
+
+def test_a_kernel_that_torch_refuses_says_so_in_torchs_words() -> None:
+    flash = load("torch-sdpa-flash")
+    if "dropout" not in flash.lacks:
+        pytest.skip("this torch drops weights in its CPU flash kernel")
+    assert "torch: " in flash.lacks["dropout"]
+    x = torch.ones((1, 4, 1, 8))
+    with pytest.raises(UnsupportedError, match="torch: "):
+        FullAttention(False, attention_dropout=0.5, backend=flash)(x, x, x, None)
+
+
+@pytest.mark.parametrize("name", ["torch-sdpa-efficient", "torch-sdpa-cudnn"])
+def test_a_kernel_of_another_device_is_unavailable_with_a_reason(name: str) -> None:
+    with pytest.raises(UnavailableError, match="torch"):
+        load(name, "cpu")

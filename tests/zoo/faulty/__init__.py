@@ -1,0 +1,1 @@
+"""Candidates that are wrong in one way each."""

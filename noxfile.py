@@ -94,6 +94,12 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Time every backend that this machine can run, its GPU included, by `fullattention bench`."""
-    install(session, "suite", *backend_extras())
-    session.run("fullattention", "bench", *session.posargs)
+    """Check and time every backend that this machine can run, on its GPU too, and report."""
+    extras = backend_extras()
+    install(session, "suite", *extras)
+    devices = ("cpu",) if extras == ("torch",) else ("cpu", "cuda")
+    if "--device" in session.posargs:
+        session.run("fullattention", "bench", *session.posargs)
+        return
+    for device in devices:
+        session.run("fullattention", "bench", "--device", device, *session.posargs)

@@ -298,6 +298,7 @@ def check_mask(backend: Backend, attn_mask: Any, sizes: Sizes) -> Array:
     is_array = isinstance(attn_mask, backend.arrays.type)
     mask: Array = attn_mask if is_array else attn_mask_of(attn_mask)
     check_library(backend, "attn_mask", mask)
+    check_device(backend, "attn_mask", mask)
     if dtype_name(mask) != "bool":
         raise InvalidInputError(
             f"attn_mask has dtype {dtype_name(mask)}: it must be boolean, True = hidden [M3]"

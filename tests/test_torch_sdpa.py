@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from torch.nn.attention import _cur_sdpa_kernel_backends
-
 from fullattention import FullAttention, UnavailableError, UnsupportedError, load
+
+torch = pytest.importorskip("torch")
 
 
 def test_forcing_kernels_from_two_threads_leaves_torchs_own_choice_as_it_was() -> None:
+    from torch.nn.attention import _cur_sdpa_kernel_backends
+
     before = _cur_sdpa_kernel_backends()
     x = torch.ones((2, 16, 2, 8))
     layers = [

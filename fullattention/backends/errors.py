@@ -39,3 +39,7 @@ class UnsupportedError(RuntimeError):
         self.backend = backend
         self.capability = capability
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[UnsupportedError], tuple[str, str, str]]:
+        """Pickle by the arguments: it crosses processes."""
+        return type(self), (self.backend, self.capability, self.reason)

@@ -33,9 +33,10 @@ def attend(
     # Infinities and NaN are legal inputs and results, not accidents to warn about.
     with np.errstate(all="ignore"):
         a = queries @ keys
+        a *= a.dtype.type(scale)
+        # After scaling: a scale that underflows to 0 would make NaN of -inf.
         if hidden is not None:
             np.copyto(a, -np.inf, where=hidden)
-        a *= a.dtype.type(scale)
         a -= a.max(-1, keepdims=True)
         np.exp(a, out=a)
         a /= a.sum(-1, keepdims=True)

@@ -114,7 +114,7 @@ def _imported(spec: str, place: str, is_file: bool) -> ModuleType:
     try:
         return _module_from_file(Path(place)) if is_file else importlib.import_module(place)
     except ModuleNotFoundError as error:
-        if error.name is not None and place.startswith(error.name):
+        if not is_file and error.name and f"{place}.".startswith(f"{error.name}."):
             raise LookupError(f"{spec!r}: there is no module {error.name!r}") from error
         raise UnavailableError(spec, _missing(error)) from error
     except Exception as error:

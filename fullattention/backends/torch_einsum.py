@@ -11,7 +11,9 @@ from fullattention.backends import torch_arrays
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import DTYPES, stored
 
-LEAK = "this machine's bfloat16 product carries NaN into the row before where E is no multiple of 32"
+LEAK = (
+    "this machine's bfloat16 product carries NaN into the row before where E is no multiple of 32"
+)
 
 
 def attend(

@@ -12,7 +12,7 @@ import numpy as np
 
 from fullattention.backends.precision import Precision
 from fullattention.conformance.bound import expected_within, ratios
-from fullattention.conformance.case import Case, Failed, exact, expected, inputs, run
+from fullattention.conformance.case import Case, Failed, compare, exact, expected, inputs, run
 from fullattention.conformance.check import Check, Checks, Evidence
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
@@ -42,7 +42,7 @@ def _typical_error(subject: Subject, case: Case) -> Evidence:
     precision = subject.precision[case.dtype]
     want = expected(case, precision)
     got = run(subject, case).out.astype(np.float64)
-    ratio = float(ratios(got, want.out, want.out_bound).max())
+    ratio = compare("V", "blhd", got, want.out, want.out_bound)
     warning = _improbable(case, precision, got)
     if case.dtype == "float64":  # the oracle is too coarse to measure float64 by
         return Evidence(ratio=ratio, warning=warning)

@@ -22,8 +22,8 @@ class Condition:
 
     text: str
     holds: Holds
-    strict: bool = False
-    """Whether it is chance if only some of the calls that it holds for are wrong."""
+    slack: float = 2.0
+    """How many right calls to a wrong one may meet it: more, and it says too little."""
 
 
 def _given(probe: Probe) -> bool:
@@ -86,7 +86,7 @@ GENERAL = (
         Condition(
             f"{axis} is no multiple of {block}",
             _no_multiple(axis, block),
-            strict=True,
+            slack=0,
         )
         for axis in "LSED"
         for block in (2, 4, 8, 16, 32, 64)
@@ -115,24 +115,26 @@ def _of_dtypes(probes: Iterable[Probe]) -> Iterator[Condition]:
 def _of_sizes(probes: Sequence[Probe]) -> Iterator[Condition]:
     for axis in "SLEDHB":
         for size in sorted({getattr(p.case.shape, axis) for p in probes}):
-            yield Condition(f"{axis} > {size}", _above(axis, size), strict=True)
+            yield Condition(f"{axis} > {size}", _above(axis, size), slack=0.5)
 
 
 def narrowest(wrong: Sequence[Probe], right: Sequence[Probe]) -> tuple[str, int]:
     """The condition that all wrong calls meet and the fewest right ones, and how many of these do.
 
-    One condition, or two together where that is better; ("", all) if none keeps to the wrong ones.
+    One condition, or two together where only they keep to the wrong calls; "" if there is none.
     """
     usable = [c for c in conditions([*wrong, *right]) if all(map(c.holds, wrong))]
     met = [{i for i, probe in enumerate(right) if c.holds(probe)} for c in usable]
-    singles = [(c.text, len(m), c.strict) for c, m in zip(usable, met, strict=True)]
-    pairs = [
-        (f"{usable[i].text} and {usable[j].text}", len(met[i] & met[j]), True)
-        for i, j in itertools.combinations(range(len(usable)), 2)
+    for c, some in zip(usable, met, strict=True):
+        if not some:
+            return c.text, 0
+    for i, j in itertools.combinations(range(len(usable)), 2):
+        if not met[i] & met[j]:
+            return f"{usable[i].text} and {usable[j].text}", 0
+    near = [
+        (len(some), c.text)
+        for c, some in zip(usable, met, strict=True)
+        if len(some) <= c.slack * len(wrong)
     ]
-    exact = [text for text, rest, _ in (*singles, *pairs) if not rest]
-    if exact:
-        return exact[0], 0
-    loose = [(rest, text) for text, rest, strict in singles if not strict and rest < len(right)]
-    rest, text = min(loose, key=lambda one: one[0], default=(len(right), ""))
+    rest, text = min(near, key=lambda one: one[0], default=(len(right), ""))
     return text, rest

@@ -59,7 +59,7 @@ def _lines(subject: Subject, results: Sequence[Result]) -> list[str]:
     rest = facts(
         left,
         [*right, *_cases(results, "passed")],
-        [] if named else failed,
+        [] if named else list(_cases(results, "failed", numbers=True)),
         lambda probe: all(one.is_right for one in observations(subject, [probe], SEEDS)),
     )
     return named + [f"beyond that, {line}" if named else line for line in rest]
@@ -70,7 +70,9 @@ def _nothing(observed: Sequence[Observation], results: Iterable[Result]) -> list
     broken = dict.fromkeys(result.requirement for result in results if result.status == "failed")
     if not broken:
         return []
-    return [f"right in {len(observed)} kinds of calls asked afresh: see {', '.join(broken)}"]
+    return [
+        f"right in {len(observed)} kinds of calls asked afresh; what fails is {', '.join(broken)}"
+    ]
 
 
 def _is_unreadable(observation: Observation) -> bool:
@@ -118,12 +120,18 @@ def _line(explanation: Explanation, mistake: Mistake) -> str:
     return f"{start} with {mistake.dialect.text}{where} ({words})"
 
 
-def _cases(results: Iterable[Result], status: str) -> Iterator[Probe]:
-    """The calls of those results whose check is a case and nothing more, and gave numbers."""
+def _cases(results: Iterable[Result], status: str, *, numbers: bool = False) -> Iterator[Probe]:
+    """The calls of those results whose check is a case and nothing more.
+
+    With `numbers`, of those only that are wrong by their numbers.
+    """
     for result in results:
-        if result.status == status and not result.detail.startswith("raised"):
-            try:
-                case = parse_case(result.check.partition(": ")[2])
-            except ValueError:
-                continue
-            yield Probe(case=case, requirement=result.requirement)
+        if result.status != status or (
+            numbers and not result.detail.startswith(("V:", "weights:"))
+        ):
+            continue
+        try:
+            case = parse_case(result.check.partition(": ")[2])
+        except ValueError:
+            continue
+        yield Probe(case=case, requirement=result.requirement)

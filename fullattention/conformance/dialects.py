@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.interface import MaskedRows
-from fullattention.backends.precision import accumulator
+from fullattention.backends.precision import UNIT_ROUNDOFF, accumulator
 from fullattention.conformance import layouts
 from fullattention.conformance.call import Call
 from fullattention.layer import Sizes
@@ -118,7 +118,7 @@ class Steps:
     product: Callable[[Array, Array], Array] = np.matmul
     write: Callable[[Array, Call], Array] = lambda out, call: out
     """V (B, L, H, D) as it is returned."""
-    returned: Callable[[Array, Array], Array] = lambda before, after: after
+    returned: Callable[[Array, Array, Call], Array] = lambda before, after, call: after
     """The weights that are returned, of those before and after dropout."""
 
     def __call__(self, call: Call, kept: Array | None = None) -> Prediction:
@@ -146,7 +146,7 @@ class Steps:
         p = call.dropout if call.training or self.drop_in_eval else 0.0
         after = self.drop(a, p, kept) if p else a
         out = self.write(heads_first(self.product(after, v)), call)
-        return Prediction(out, self.returned(a, after) if call.weights else None)
+        return Prediction(out, self.returned(a, after, call) if call.weights else None)
 
     def factor(self, call: Call) -> float:
         """The number that scores are multiplied with."""
@@ -222,7 +222,8 @@ def _zeroed(z: Array, hidden: Array | None, call: Call) -> Array:
 
 
 def _without_hiding(q: Array, k: Array, hidden: Array | None, c: float) -> Array:
-    return c * (q @ k.swapaxes(-1, -2))
+    z: Array = c * (q @ k.swapaxes(-1, -2))
+    return z
 
 
 def _filled_with(value: float) -> Dialect:
@@ -368,7 +369,7 @@ def _clamped(z: Array, hidden: Array | None, call: Call) -> Array:
 
 
 def _largest(z: Array, hidden: Array | None, call: Call) -> Array:
-    return (z == z.max(-1, keepdims=True)).astype(np.float64)
+    return np.where(z == z.max(-1, keepdims=True), 1.0, 0.0)
 
 
 def _mean(z: Array, hidden: Array | None, call: Call) -> Array:
@@ -538,7 +539,7 @@ DROPOUTS = (
         drop=lambda a, p, kept: _kept(a / p, p, kept),
     ),
     _wrong("dropped weights made to sum to 1 again", drop=_renormalised),
-    _wrong("the weights before dropout returned", returned=lambda before, after: before),
+    _wrong("the weights before dropout returned", returned=lambda before, after, call: before),
 )
 
 
@@ -559,6 +560,10 @@ def _roundings(bits: int, name: str) -> tuple[Dialect, ...]:
     def score(q: Array, k: Array, hidden: Array | None, c: float) -> Array:
         return c * _hide(to(q @ k.swapaxes(-1, -2)), hidden)
 
+    def stored(x: Array, call: Call) -> Array:
+        """Results have few bits where their dtype has, and that is no mistake."""
+        return to(x) if UNIT_ROUNDOFF[call.dtype] < 2.0**-bits else x
+
     mistakes: Mapping[str, Mapping[str, Any]] = {
         "q, k, v": {"read": _all(to)},
         "q, k, v and weights": {"read": _all(to), "product": lambda a, v: to(a) @ v},
@@ -566,10 +571,10 @@ def _roundings(bits: int, name: str) -> tuple[Dialect, ...]:
         "weights and v": {"product": lambda a, v: to(a) @ to(v)},
         "v": {"product": lambda a, v: a @ to(v)},
         "weights": {"product": lambda a, v: to(a) @ v},
-        "returned weights": {"returned": lambda before, after: to(after)},
+        "returned weights": {"returned": lambda before, after, call: stored(after, call)},
         "scores": {"score": score},
         "the scale": {"scale": lambda factor, call: float(to(np.asarray(factor)))},
-        "V": {"write": lambda out, call: to(out)},
+        "V": {"write": stored},
     }
     return tuple(
         Dialect(f"{what} rounded to {bits} bits ({name})", steps, rounds=True)

@@ -137,14 +137,12 @@ class Explanation:
             return False
         rounds = any(mistake.dialect.rounds for mistake in self.mistakes)
         new_rounds = any(dialect.rounds for dialect in dialects)
-        if not _gives(one, steps, rounds or new_rounds):
-            return False
         if i in self.explained or not one.answered:
-            return True
+            return _gives(one, steps, rounds or new_rounds)
         share = FAR_BETTER if rounds and not new_rounds else BETTER
         return all(
-            error.rms <= share * before.rms
-            for error, before in zip(one.errors_of(steps), self._errors_now(i), strict=True)
+            trial.is_nearer(steps, share * before.rms, near_is_enough=rounds or new_rounds)
+            for trial, before in zip(one.trials, self._errors_now(i), strict=True)
         )
 
     def _errors_now(self, i: int) -> list[Error]:

@@ -92,6 +92,9 @@ def stale(
 def _unobserved(declaration: Declaration, results: Sequence[Result]) -> list[Result]:
     found = []
     for requirement, reason in declaration.deviates.items():
+        if requirement not in contract.TEXT:
+            detail = f"a deviation is declared from {requirement!r}, which the contract has not"
+            found.append(_stale(f"{requirement}: declared deviation", requirement, detail))
         tried = [r for r in results if r.requirement == requirement and r.status in EXECUTED]
         if tried and not any(result.status == "deviates" for result in tried):
             detail = f"a deviation is declared and no longer observed: {reason}"

@@ -32,9 +32,9 @@ from fullattention.layer import Sizes
 
 SHAPES = (
     "", "S", "1", "LS", "L1", "1S", "HLS", "1LS", "H1S",
-    "11LS", "B1LS", "1HLS", "BHLS", "B11S", "BH1S", "B1L1", "BHL1", "11L1", "1H1S", "1111",
+    "11LS", "B1LS", "1HLS", "B11S", "BH1S", "B1L1", "BHL1", "11L1", "1H1S", "1111",
 )  # fmt: skip
-"""Mask shapes: every way to broadcast that is in use."""
+"""Mask shapes: every way to broadcast that is in use, besides the full one."""
 
 
 def checks(dtype: str, primary: bool) -> Checks:

@@ -136,7 +136,16 @@ class Trial:
 
     def is_near(self, steps: Steps) -> bool:
         """Whether they do, or come far nearer than the contract where that is near already."""
+        return self._is_near(self.error_of(steps))
+
+    def is_nearer(self, steps: Steps, rms: float, *, near_is_enough: bool) -> bool:
+        """Whether they do, by an error of at most `rms`; or are near, if that is enough."""
         error = self.error_of(steps)
+        if self.refused or not error.rms <= rms:
+            return self.refused and error == NONE
+        return error.largest <= self.tolerance or (near_is_enough and self._is_near(error))
+
+    def _is_near(self, error: Error) -> bool:
         if error.largest <= self.tolerance:
             return True
         contracts = self._contracts_error
@@ -157,9 +166,10 @@ def _rms(x: np.ndarray) -> float:
 
 
 def _apart(got: np.ndarray, want: np.ndarray) -> Error:
+    """How far an answer is from a prediction, rounded as the answer is."""
     if got.shape != want.shape:
         return ANY
-    apart = abs(got.astype(np.float64) - want)
+    apart = abs(got.astype(np.float64) - want.astype(got.dtype).astype(np.float64))
     if not np.isfinite(apart).all():
         same = (got == want) | (np.isnan(got) & np.isnan(want))
         apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))

@@ -154,6 +154,7 @@ def _of_dtype(dtype: str) -> Iterator[Probe]:
     base = Case(dtype=dtype)
     accuracy = "N5" if dtype == "float64" else "N1"
     yield Probe(requirement=accuracy, case=base)
+    yield Probe(requirement="C4", case=base.but(layout="packed"))
     yield Probe(requirement="M2", case=base.but(mask=masks.CAUSAL, shape=Sizes(2, 9, 9, 3, 8, 8)))
     yield Probe(
         requirement=accuracy, case=base.but(data="uniform", shape=Sizes(1, 4, 600, 2, 16, 5))

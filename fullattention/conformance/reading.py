@@ -79,7 +79,7 @@ def unanswered(axis: str, limit: int, block: int = 0) -> Dialect:
 def stops(observation: Observation) -> Iterator[Dialect]:
     """The places at which reading or answering could stop, by the first answer to a probe."""
     trial = observation.trials[0]
-    if trial.answer is None or trial.call.dropout:
+    if trial.answer is None or trial.call.dropout or trial.fits(RIGHT):
         return
     for axis, limit in (
         *(("S", n) for n in _key_stops(trial)),

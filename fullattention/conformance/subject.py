@@ -202,6 +202,7 @@ def _undeclared(
     else:
         numpy_arrays.require_cpu(name, device)
         arrays, seed = numpy_arrays.ARRAYS, numpy_arrays.seed
+        lacks = {**lacks, "seed": "NumPy has no generator that every candidate draws from"}
     return Subject(
         name=name,
         library=arrays.library,

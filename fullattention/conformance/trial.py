@@ -28,7 +28,7 @@ def run_check(subject: Subject, check: Check) -> Result:
         return result_of(check, "unsupported", str(error))
     except UnsupportedError as error:
         return result_of(check, "unsupported", f"{error.capability}: {error.reason}")
-    except Exception as error:  # noqa: BLE001 - a candidate may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a candidate may raise anything
         return failure(subject, check, f"raised {type(error).__qualname__}: {error}")
     evidence = found if isinstance(found, Evidence) else Evidence(ratio=found)
     passed = result_of(check, "passed", ratio=evidence.ratio)

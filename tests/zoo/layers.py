@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
 from fullattention.backends import numpy_arrays
 from fullattention.backends.interface import Array
-from tests.zoo.attending import Call, Method, Plain, Result
+from tests.zoo.attending import Call, Method, Plain
 
 plain = Plain(drop=numpy_arrays.drop)
 
@@ -206,6 +206,3 @@ class FusedLayer(torch.nn.Module):
 
     def factor_on_scores(self) -> float | None:
         return self.scale or None
-
-
-__all__ = ["FusedLayer", "NumpyLayer", "Result", "UpstreamLayer", "triangular_causal_mask"]

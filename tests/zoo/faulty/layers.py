@@ -370,7 +370,7 @@ class SwallowsErrors(UpstreamLayer):
             return torch.zeros_like(arguments[0]), None
 
 
-@fault("mask", "keys must be in a namespace called mask, or the mask is dropped", "M3")
+@fault("mask", "a given mask is replaced by one that hides nothing", "M3")
 class UpstreamMaskDropped(UpstreamLayer):
     def forward(self, *arguments: Any, **named: Any) -> Any:
         q, k, v, mask = arguments

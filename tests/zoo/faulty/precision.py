@@ -25,14 +25,6 @@ from tests.zoo.faulty.making import HALF, fault, if_, in_format
 wrong = functools.partial(fault, "precision")
 
 
-def rounded_operands(name: str, *, of: str) -> Method:
-    """Operands of a product are rounded to another format."""
-    to = in_format(name)
-    if of == "weights":
-        return Plain(product=lambda a, v: product(to(a), to(v)))
-    return Plain(scores=lambda q, k: scores(to(q), to(k)))
-
-
 def to_tf32(x: Array) -> Array:
     """Float32 rounded to 10 explicit bits, ties to even, staying finite."""
     bits = x.astype(np.float32).view(np.uint32)

@@ -1,0 +1,103 @@
+"""A candidate that hangs, crashes or prints does so in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fullattention import UnavailableError
+from fullattention.conformance import check_isolated
+from fullattention.conformance.catalogue import catalogue
+from fullattention.conformance.isolation import LOSSES, IsolatedCandidate
+from fullattention.records import Result
+
+CANDIDATE = """
+import ctypes, sys, time
+from fullattention.backends import Backend, standard
+from fullattention.backends.numpy_arrays import ARRAYS
+from fullattention.backends.numpy_matmul import attend as matmul
+
+def attend(q, k, v, **options):
+    ACT
+    return matmul(q, k, v, **options)
+
+backend = Backend(
+    name="mine", attend=attend, arrays=ARRAYS, precision={"float32": standard("float32")}
+)
+"""
+
+ONLY = "C1: shape=2,5,7,3,11,13 dtype=float32"
+
+
+def written(folder: Path, act: str) -> str:
+    path = folder / "mine.py"
+    path.write_text(CANDIDATE.replace("ACT", act))
+    return str(path)
+
+
+def only_result(spec: str, timeout: float = 60.0) -> Result:
+    (result,) = check_isolated(spec, only=ONLY, timeout=timeout).results
+    return result
+
+
+def test_a_crash_is_the_failure_of_its_check(tmp_path: Path) -> None:
+    result = only_result(written(tmp_path, "print('last words', flush=True); ctypes.string_at(0)"))
+    assert result.status == "failed"
+    assert "SIGSEGV" in result.detail
+    assert "last words" in result.output
+
+
+def test_an_exit_is_the_failure_of_its_check(tmp_path: Path) -> None:
+    result = only_result(written(tmp_path, "import os; os._exit(7)"))
+    assert result.status == "failed"
+    assert "exit status 7" in result.detail
+
+
+def test_a_hang_is_the_failure_of_its_check(tmp_path: Path) -> None:
+    result = only_result(written(tmp_path, "time.sleep(600)"), timeout=0.5)
+    assert result.status == "failed"
+    assert "hung: no answer within 0.5 s" in result.detail
+
+
+def test_what_is_printed_is_kept_with_the_check_and_out_of_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = only_result(written(tmp_path, "print('hello'); print('there', file=sys.stderr)"))
+    assert result.status == "passed"
+    assert "hello" in result.output
+    assert "there" in result.output
+    assert "hello" not in capfd.readouterr().out
+
+
+def test_the_next_check_runs_in_a_new_process_until_too_many_were_lost(tmp_path: Path) -> None:
+    spec = written(tmp_path, "q.shape[1] == 5 and ctypes.string_at(0)")
+    checks = [one for one in catalogue(("float32",), "standard") if one.requirement == "C4"]
+    with IsolatedCandidate(spec, "cpu") as candidate:
+        crashing = [one for one in checks if "shape=2,5," in one.id][: LOSSES + 1]
+        (sound,) = [one for one in checks if "shape=2,40," in one.id][:1]
+        assert candidate.run(crashing[0]).status == "failed"
+        assert candidate.run(sound).status == "passed"
+        statuses = [candidate.run(one).status for one in crashing[1:]]
+    assert statuses == ["failed"] * (LOSSES - 1) + ["not run"]
+
+
+def test_errors_at_loading_cross_the_process(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="not written yet"):
+        check_isolated("cupy-matmul")
+    with pytest.raises(LookupError, match="nonsense"):
+        check_isolated("nonsense")
+    path = tmp_path / "crashes.py"
+    path.write_text("import os; os._exit(3)")
+    with pytest.raises(LookupError, match="exit status 3"):
+        check_isolated(str(path))
+
+
+def test_the_verdict_is_that_of_this_process_too() -> None:
+    from fullattention.conformance import check
+
+    here, there = check("numpy-matmul", only="M5"), check_isolated("numpy-matmul", only="M5")
+    assert here.results == there.results
+    assert there.spec == "numpy-matmul"
+    assert there.environment is not None
+    assert any("openblas" in name or "mkl" in name.lower() for name in there.environment.blas)

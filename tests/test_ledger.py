@@ -1,0 +1,131 @@
+"""The ledger: nothing is left over, and exceptions are exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fullattention.conformance import check, contract
+from fullattention.conformance.ledger import (
+    Exceptions,
+    is_conformant,
+    read_exceptions,
+    requirements,
+)
+from fullattention.records import Result, Status
+
+
+def result(status: Status, requirement: str = "M5", ratio: float | None = None) -> Result:
+    return Result(
+        check=f"{requirement}: {status}",
+        requirement=requirement,
+        section="mask",
+        dtype="float32",
+        status=status,
+        detail=f"why {status}",
+        ratio=ratio,
+    )
+
+
+def test_every_requirement_of_the_contract_has_a_status() -> None:
+    verdict = check("numpy-matmul", level="quick")
+    assert [one.requirement for one in verdict.requirements] == list(contract.TEXT)
+    statuses = {one.requirement: one for one in verdict.requirements}
+    assert statuses["M5"].status == "passed"
+    assert statuses["G1"].status == "unsupported"
+    assert "differentiate" in statuses["G1"].reason
+    assert statuses["L1"].status == "not run"
+    assert "quick" in statuses["L1"].reason
+    assert statuses["N1"].worst_ratio is not None
+    assert statuses["N1"].worst_check.startswith("N1: ")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        (("passed", "failed", "deviates"), "failed"),
+        (("passed", "deviates", "unsupported"), "deviates"),
+        (("passed", "expected"), "expected"),
+        (("unsupported", "passed", "not run"), "passed"),
+        (("not run", "unsupported"), "unsupported"),
+    ],
+)
+def test_a_requirement_is_as_good_as_its_worst_result(
+    statuses: tuple[Status, ...], expected: Status
+) -> None:
+    (one,) = [
+        found
+        for found in requirements([result(status) for status in statuses], "quick")
+        if found.requirement == "M5"
+    ]
+    assert one.status == expected
+    assert one.reason == f"why {expected}"
+    assert one.checks == len(statuses)
+
+
+def test_nothing_compared_is_not_conformant() -> None:
+    assert not is_conformant([])
+    assert not is_conformant([result("unsupported"), result("not run"), result("passed")])
+    assert is_conformant([result("passed", ratio=0.5), result("unsupported")])
+    assert not is_conformant([result("passed", ratio=0.5), result("failed")])
+
+
+CHECK = "C1: contiguous shape=2,5,7,3,11,13 dtype=float32"
+
+
+def test_an_expected_failure_counts_as_expected_and_an_unused_one_fails() -> None:
+    unused = check(
+        "numpy-matmul", level="standard", exceptions=Exceptions(expected={CHECK: "why not"})
+    )
+    (stale,) = [one for one in unused.results if one.status == "failed"]
+    assert stale.check == CHECK
+    assert "expected to fail, and did not: why not" in stale.detail
+    assert not unused.conformant
+
+
+def test_a_skipped_check_is_not_run_and_an_unknown_one_fails() -> None:
+    verdict = check(
+        "numpy-matmul",
+        level="standard",
+        exceptions=Exceptions(skipped={CHECK: "slow", "C1: no such check": "typo"}),
+    )
+    (skipped,) = [one for one in verdict.results if one.check == CHECK]
+    assert skipped.status == "not run"
+    assert "slow" in skipped.detail
+    (stale,) = [one for one in verdict.results if one.status == "failed"]
+    assert stale.check == "C1: no such check"
+
+
+def test_exceptions_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "xfails.toml"
+    path.write_text(
+        f'[[xfail]]\ncheck = "{CHECK}"\nreason = "known"\n\n'
+        '[[skip]]\ncheck = "C2: x"\nreason = "slow"\n'
+    )
+    assert read_exceptions(path) == Exceptions(expected={CHECK: "known"}, skipped={"C2: x": "slow"})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[xfail]]\ncheck = 'C1'\n", "must have a `check` and a `reason`"),
+        ("[[xfail]]\ncheck = 'C1'\nreason = 'r'\nmore = 1\n", "nothing else"),
+        ("[[skipped]]\ncheck = 'C1'\nreason = 'r'\n", "unknown table 'skipped'"),
+        ("[[xfail]]\ncheck = 'C1'\nreason = 'r'\n" * 2, "repeats 'C1'"),
+        ("not toml", "xfails.toml"),
+    ],
+)
+def test_a_malformed_file_of_exceptions_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "xfails.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=says):
+        read_exceptions(path)
+
+
+def test_ids_of_checks_are_unique() -> None:
+    from fullattention.backends.precision import DTYPES
+    from fullattention.conformance.catalogue import catalogue
+
+    ids = [one.id for one in catalogue(DTYPES, "full")]
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,156 @@
+"""A verdict rendered, recorded, and reached again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fullattention.cli import main
+from fullattention.conformance import check
+from fullattention.conformance.contract import TEXT
+from fullattention.conformance.verify import differences
+from fullattention.records import Result, Verdict, read_one
+from fullattention.reports.badge import badge
+from fullattention.reports.blocks import as_markdown, as_text
+from fullattention.reports.page import as_html
+from fullattention.reports.verdicts import verdict_blocks
+from tests.test_cli import BACKEND
+
+FAILED = Result(
+    check="M7: a <case> & more",
+    requirement="M7",
+    section="mask",
+    dtype="float32",
+    status="failed",
+    detail="V: 3 of 4 elements wrong",
+    ratio=123.0,
+    output="printed by the candidate\n",
+)
+PASSED = dataclasses.replace(
+    FAILED,
+    check="N1: typical error",
+    requirement="N1",
+    section="numerics",
+    status="passed",
+    detail="",
+    ratio=0.25,
+    bits=21.25,
+    warning="suspicious",
+    output="",
+)
+EXPECTED = dataclasses.replace(
+    FAILED,
+    check="M6: x",
+    requirement="M6",
+    status="expected",
+    detail="expected: known; observed: y",
+)
+
+
+def verdict(*results: Result, conformant: bool = False) -> Verdict:
+    return Verdict(
+        backend="mine",
+        library="numpy",
+        library_version="2.0",
+        device="cpu",
+        level="quick",
+        contract=1,
+        suite="0.1.0",
+        conformant=conformant,
+        results=results,
+        seconds=1.0,
+    )
+
+
+def test_the_text_holds_all_that_was_found() -> None:
+    text = as_text(
+        verdict_blocks(verdict(FAILED, PASSED, EXPECTED), TEXT, "fullattention check mine.py")
+    )
+    for part in (
+        "mine (numpy 2.0, cpu): NOT CONFORMANT; 3 quick checks in 1.0 s",
+        "M7 FAILED: nothing finite in a hidden position",
+        "V: 3 of 4 elements wrong",
+        "printed by the candidate",
+        'fullattention check mine.py --only "M7: a <case> & more"',
+        "Effective bits: float32 21.2",
+        "N1: typical error: suspicious",
+        "known (1 check of M6)",
+    ):
+        assert part in text, part
+
+
+def test_the_table_counts_each_status_and_shows_the_worst_ratio_of_failures_too() -> None:
+    text = as_text(verdict_blocks(verdict(FAILED, PASSED, EXPECTED), TEXT, ""))
+    (row,) = [line.split() for line in text.splitlines() if line.startswith("all ")]
+    assert row == ["all", "1", "1", "0", "0", "1", "0", "123"]
+
+
+def test_markdown_and_page_escape_what_the_candidate_says() -> None:
+    blocks = verdict_blocks(verdict(FAILED), TEXT, "fullattention check mine.py")
+    assert "NOT CONFORMANT" in as_markdown(blocks)
+    page = as_html(blocks)
+    assert "a &lt;case&gt; &amp; more" in page
+    assert "<case>" not in page
+    parser = HTMLParser()
+    parser.feed(page)
+    assert "http" not in page
+
+
+@pytest.mark.parametrize("conformant", [True, False])
+def test_the_badge_is_an_svg_that_says_the_outcome(conformant: bool) -> None:
+    root = ElementTree.fromstring(badge(verdict(PASSED, conformant=conformant)))
+    texts = [text for element in root.iter() if (text := (element.text or "").strip())]
+    assert "FullAttention" in texts
+    said = "conformant" if conformant else "not conformant"
+    assert f"{said} (contract 1, quick)" in texts
+
+
+def test_differences_name_each_check_and_version_that_changed() -> None:
+    before = verdict(PASSED, FAILED)
+    after = dataclasses.replace(
+        verdict(PASSED, dataclasses.replace(FAILED, status="passed"), EXPECTED),
+        library_version="3.0",
+    )
+    assert differences(before, before) == []
+    assert differences(before, after) == [
+        "numpy was 2.0, is 3.0",
+        "M7: a <case> & more: was failed, is passed",
+        "M6: x: was absent, is expected",
+    ]
+
+
+def test_a_recorded_verdict_is_verified_and_a_change_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, record = tmp_path / "mine.py", tmp_path / "verdict.json"
+    path.write_text(BACKEND.replace("HIDDEN", "-np.inf"))
+    assert main(["check", str(path), "--only", "M7", "--json", str(record)]) == 0
+    assert read_one(record, Verdict).spec == str(path)
+    assert main(["verify", str(record)]) == 0
+    assert "all as recorded" in capsys.readouterr().out
+    path.write_text(BACKEND.replace("HIDDEN", "-1e9"))
+    assert main(["verify", str(record)]) == 1
+    assert "was passed, is failed" in capsys.readouterr().out
+
+
+def test_a_record_of_another_schema_or_form_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    record = dataclasses.asdict(verdict(PASSED))
+    path.write_text(json.dumps(record | {"schema": 99}))
+    with pytest.raises(ValueError, match="schema 99"):
+        read_one(path, Verdict)
+    path.write_text(json.dumps(record | {"conformant": "yes"}))
+    with pytest.raises(ValueError, match="no Verdict record"):
+        read_one(path, Verdict)
+
+
+def test_every_record_that_a_run_writes_reads_back(tmp_path: Path) -> None:
+    found = check("numpy-matmul", only="N1")
+    path = tmp_path / "verdict.json"
+    path.write_text(json.dumps(dataclasses.asdict(found), allow_nan=False))
+    assert read_one(path, Verdict) == found

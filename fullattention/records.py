@@ -112,6 +112,8 @@ class Verdict:
     deviates: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: Environment | None = None
     """None where the libraries that read it are not installed."""
+    diagnosis: tuple[str, ...] = ()
+    """What a candidate that failed computes instead, or where it is wrong, a sentence each."""
     requirements: tuple[Requirement, ...] = ()
     results: tuple[Result, ...]
     seconds: float

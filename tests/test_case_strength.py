@@ -160,7 +160,12 @@ def compared(model: str) -> tuple[Check, ...]:
     """The checks that compare numbers with the oracle, and pass for a right backend."""
     precision, dtypes = MODELS[model]
     subject = load_subject(backend("right", right, precision=precision, dtypes=dtypes))
-    checks = [one for one in catalogue(dtypes, "standard") if one.section in SECTIONS]
+    checks = [
+        one
+        for one in catalogue(dtypes, "standard")
+        # Relations hold for many a wrong answer: each convicts another kind, as its own tests show.
+        if one.section in SECTIONS and not one.label.startswith(("relation: ", "pair: "))
+    ]
     results = [run_check(subject, one) for one in checks]
     assert {result.status for result in results} == {"passed"}
     return tuple(

@@ -73,6 +73,7 @@ def test_a_wrong_backward_pass_is_convicted(fault: str) -> None:
     torch = pytest.importorskip("torch")
     from tests.faulty_backward import backend_with
 
-    assert check(backend_with(fault, torch), dtypes=("float32",), only="G").conformant is False
+    wrong = check(backend_with(fault, torch), dtypes=("float32",), only="G")
+    assert any(result.status == "failed" for result in wrong.results)
     sound = check(backend_with("none", torch), dtypes=("float32",), only="G")
     assert sound.conformant, [one for one in sound.results if one.status == "failed"]

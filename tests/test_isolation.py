@@ -101,3 +101,39 @@ def test_the_verdict_is_that_of_this_process_too() -> None:
     assert there.spec == "numpy-matmul"
     assert there.environment is not None
     assert any("openblas" in name or "mkl" in name.lower() for name in there.environment.blas)
+
+
+def test_a_hang_at_import_ends_with_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fullattention.conformance.isolation.LOADING", 0.5)
+    path = tmp_path / "hangs.py"
+    path.write_text("import time; time.sleep(600)")
+    with pytest.raises(LookupError, match="hung at import"):
+        check_isolated(str(path), timeout=0.1)
+
+
+def test_a_process_that_dies_between_checks_is_a_failure_of_the_next(tmp_path: Path) -> None:
+    act = "import os, threading; threading.Timer(0.2, os._exit, (9,)).start()"
+    checks = [one for one in catalogue(("float32",), "standard") if one.requirement == "C4"]
+    with IsolatedCandidate(written(tmp_path, act), "cpu") as candidate:
+        candidate.run(checks[0])
+        candidate.process.join()
+        assert candidate.run(checks[1]).status in ("passed", "failed")
+
+
+def test_a_candidate_that_cannot_be_loaded_again_keeps_the_results_so_far(tmp_path: Path) -> None:
+    spec = written(tmp_path, "open(__file__, 'w').write('1/0'); ctypes.string_at(0)")
+    verdict = check_isolated(spec, only="C4")
+    assert verdict.results[0].status == "failed"
+    assert any("could not be loaded again" in result.detail for result in verdict.results)
+    assert verdict.results[-1].status == "not run"
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    check_isolated("numpy-matmul", only="C1: contiguous")
+    with pytest.raises(LookupError):
+        check_isolated("nonsense")
+    assert list((tmp_path / "scratch").glob("fullattention-*")) == []

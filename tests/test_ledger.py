@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from fullattention import load
+from fullattention.backends.precision import DTYPES
 from fullattention.conformance import check, contract
+from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.ledger import (
     Exceptions,
     is_conformant,
@@ -114,6 +118,8 @@ def test_exceptions_are_read_from_a_file(tmp_path: Path) -> None:
         ("[[skipped]]\ncheck = 'C1'\nreason = 'r'\n", "unknown table 'skipped'"),
         ("[[xfail]]\ncheck = 'C1'\nreason = 'r'\n" * 2, "repeats 'C1'"),
         ("not toml", "xfails.toml"),
+        ("xfail = ['C1']\n", "must be a list of tables"),
+        ("[[xfail]]\ncheck = 'Z9: x'\nreason = 'r'\n", "no such requirement"),
     ],
 )
 def test_a_malformed_file_of_exceptions_is_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -124,8 +130,24 @@ def test_a_malformed_file_of_exceptions_is_refused(tmp_path: Path, text: str, sa
 
 
 def test_ids_of_checks_are_unique() -> None:
-    from fullattention.backends.precision import DTYPES
-    from fullattention.conformance.catalogue import catalogue
-
     ids = [one.id for one in catalogue(DTYPES, "full")]
     assert len(ids) == len(set(ids))
+
+
+def test_an_exception_for_a_check_of_another_level_waits_for_it() -> None:
+    (full,) = [one.id for one in catalogue(("float32",), "full") if one.requirement == "L2"]
+    verdict = check(
+        "numpy-matmul", level="standard", exceptions=Exceptions(skipped={full: "too large here"})
+    )
+    assert verdict.conformant
+
+
+def test_a_deviation_from_what_the_contract_has_not_is_a_failure() -> None:
+    backend = dataclasses.replace(load("numpy-matmul"), deviates={"Z9": "why"})
+    verdict = check(backend, level="standard")
+    assert [one.requirement for one in verdict.results if one.status == "failed"] == ["Z9"]
+
+
+def test_one_check_that_passes_is_enough_where_it_alone_was_asked_for() -> None:
+    assert check("numpy-matmul", only="C9").conformant
+    assert not check("numpy-matmul", only="G1").conformant

@@ -33,6 +33,26 @@ def test_forcing_kernels_from_two_threads_leaves_torchs_own_choice_as_it_was() -
     assert _cur_sdpa_kernel_backends() == before
 
 
+def test_a_plain_call_beside_a_forced_kernel_keeps_torchs_choice() -> None:
+    x = torch.ones((2, 16, 2, 8))
+    flash = FullAttention(False, attention_dropout=0.0, backend="torch-sdpa-flash")
+    plain = FullAttention(False, attention_dropout=0.5, backend="torch-sdpa")
+    done = threading.Event()
+
+    def force() -> None:
+        while not done.is_set():
+            flash(x, x, x, None)
+
+    forcing = threading.Thread(target=force)
+    forcing.start()
+    try:
+        for _ in range(300):  # flash drops no weights, so under its rule this would raise
+            plain(x, x, x, None)
+    finally:
+        done.set()
+        forcing.join()
+
+
 def test_a_kernel_that_torch_refuses_says_so_in_torchs_words() -> None:
     flash = load("torch-sdpa-flash")
     if "dropout" not in flash.lacks:

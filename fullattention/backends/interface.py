@@ -112,7 +112,7 @@ def _no_seed(_seed: int) -> None:
     """Draws nothing, so there is nothing to seed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Backend:
     """One implementation of FullAttention on one device.
 

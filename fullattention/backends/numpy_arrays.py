@@ -52,15 +52,27 @@ def _where(condition: Array, chosen: Array | float, other: np.ndarray) -> np.nda
     return np.where(condition, np.asarray(chosen, other.dtype), other)
 
 
+def _synchronize(device: str) -> None:
+    """NumPy is done when it returns."""
+
+
+def _zeros(shape: Shape, like: np.ndarray) -> np.ndarray:
+    return np.zeros(shape, like.dtype)
+
+
+def _any_true(array: np.ndarray) -> bool:
+    return bool(array.any())
+
+
 ARRAYS = Arrays(
     library="numpy",
     type=np.ndarray,
     put=_put,
     take=np.array,
     strided=_strided,
-    synchronize=lambda device: None,
+    synchronize=_synchronize,
     where=_where,
-    zeros=lambda shape, like: np.zeros(shape, like.dtype),
+    zeros=_zeros,
     contiguous=np.ascontiguousarray,
-    any_true=lambda array: bool(array.any()),
+    any_true=_any_true,
 )

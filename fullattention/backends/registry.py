@@ -144,6 +144,7 @@ def _only_candidate(module: ModuleType, spec: str) -> object:
     )
 
 
+@functools.cache  # a file that is named twice is run once
 def _module_from_file(path: Path) -> ModuleType:
     path = path.resolve()
     # A file may import its neighbours, as it does when it is run as a script.
@@ -155,7 +156,11 @@ def _module_from_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

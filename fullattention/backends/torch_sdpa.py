@@ -23,8 +23,8 @@ ONCE = "torch's fused backward kernels have no derivative"
 NO_WEIGHTS = "scaled_dot_product_attention does not return weights"
 
 ONE_CHOICE = threading.RLock()
-"""Held while a kernel is forced: which kernels are allowed is a setting of the process, and
-`sdpa_kernel` restores what it found, so two threads inside it would leave the wrong one behind."""
+"""Held during each call: which kernels are allowed is a setting of the process, so a thread that
+forces one would force it on the others, and might restore what another had set."""
 
 
 def attend(
@@ -39,42 +39,24 @@ def attend(
     weights: bool,
 ) -> tuple[Array, Array | None]:
     """Attend by whichever kernel torch picks; see `interface.Attend`."""
-    out = F.scaled_dot_product_attention(
-        q.transpose(1, 2),
-        k.transpose(1, 2),
-        v.transpose(1, 2),
-        attn_mask=None if hidden is None else ~hidden,
-        dropout_p=dropout,
-        is_causal=causal,
-        scale=scale,
-    )
+    with ONE_CHOICE:
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=None if hidden is None else ~hidden,
+            dropout_p=dropout,
+            is_causal=causal,
+            scale=scale,
+        )
     return out.transpose(1, 2), None
 
 
 def _forced(name: str, kernel: SDPBackend) -> Attend:
-    def attend_forced(
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        hidden: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        weights: bool,
-    ) -> tuple[Array, Array | None]:
+    def attend_forced(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Array | None]:
         def call() -> tuple[Array, Array | None]:
             with ONE_CHOICE, sdpa_kernel(kernel):
-                return attend(
-                    q,
-                    k,
-                    v,
-                    hidden=hidden,
-                    causal=causal,
-                    scale=scale,
-                    dropout=dropout,
-                    weights=weights,
-                )
+                return attend(q, k, v, **options)
 
         try:
             return call()
@@ -104,26 +86,9 @@ def _one_width(attend_equal: Attend) -> Attend:
     column of V. A call that the kernel takes as it is pays nothing.
     """
 
-    def attend_any(
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        hidden: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-        weights: bool,
-    ) -> tuple[Array, Array | None]:
+    def attend_any(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Array | None]:
         width = max(q.shape[-1], v.shape[-1])
-        out, _ = attend_equal(
-            *(_fit(tensor, width) for tensor in (q, k, v)),
-            hidden=hidden,
-            causal=causal,
-            scale=scale,
-            dropout=dropout,
-            weights=weights,
-        )
+        out, _ = attend_equal(*(_fit(tensor, width) for tensor in (q, k, v)), **options)
         return out[..., : v.shape[-1]], None
 
     return attend_any

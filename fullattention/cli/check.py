@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
 from fullattention.backends.precision import DTYPES
-from fullattention.cli.status import RIGHT, WRONG
+from fullattention.cli.status import RIGHT, USAGE, WRONG
 from fullattention.records import Level, Verdict
 
 
@@ -47,7 +48,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Judge, print the verdict, and write it where asked to."""
     from fullattention.conformance import check_isolated
-    from fullattention.conformance.ledger import Exceptions, read_exceptions
+    from fullattention.conformance.ledger import EXECUTED, Exceptions, read_exceptions
 
     verdict = check_isolated(
         options.backend,
@@ -59,6 +60,9 @@ def run(options: argparse.Namespace) -> int:
         timeout=options.timeout,
     )
     _show(verdict, options)
+    if not any(result.status in EXECUTED for result in verdict.results):
+        print("fullattention: nothing could be checked", file=sys.stderr)
+        return USAGE
     return RIGHT if verdict.conformant else WRONG
 
 
@@ -72,6 +76,8 @@ def _show(verdict: Verdict, options: argparse.Namespace) -> None:
     command = ["fullattention", "check", options.backend]
     if options.device != "cpu":
         command += ["--device", options.device]
+    for dtype in options.dtype:
+        command += ["--dtype", dtype]
     blocks = verdict_blocks(verdict, TEXT, shlex.join(command))
     print(as_text(blocks), end="")
     for path, content in (

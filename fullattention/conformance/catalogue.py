@@ -9,12 +9,14 @@ from typing import get_args
 from fullattention.backends.precision import DTYPES
 from fullattention.conformance import (
     accuracy,
+    arguments,
     core,
     dropout,
     gradient,
     limits,
     mask,
     numerics,
+    relations,
     scale,
     weights,
 )
@@ -23,7 +25,19 @@ from fullattention.records import Level
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 
-SECTIONS = (core, scale, mask, numerics, accuracy, weights, dropout, gradient, limits)
+SECTIONS = (
+    core,
+    scale,
+    mask,
+    numerics,
+    accuracy,
+    weights,
+    dropout,
+    gradient,
+    limits,
+    relations,
+    arguments,
+)
 
 
 @functools.cache

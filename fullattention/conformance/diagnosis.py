@@ -70,9 +70,7 @@ def _nothing(observed: Sequence[Observation], results: Iterable[Result]) -> list
     broken = dict.fromkeys(result.requirement for result in results if result.status == "failed")
     if not broken:
         return []
-    return [
-        f"right in {len(observed)} kinds of calls asked afresh; what fails is {', '.join(broken)}"
-    ]
+    return [f"right in {len(observed)} kinds of calls tried; what fails is {', '.join(broken)}"]
 
 
 def _is_unreadable(observation: Observation) -> bool:
@@ -99,25 +97,31 @@ def _change(subject: Subject, first: Observation) -> str:
 def _line(explanation: Explanation, mistake: Mistake) -> str:
     """What the mistake is, and how well it explains the answers that it concerns."""
     explained, unexplained = explanation.concerned(mistake)
-    others = [other for other in explanation.mistakes if other is not mistake]
-    primary = explanation.asked[0].case.dtype
-    shown = [i for i in explained if explanation.observed[i].answered]
-    shown = [i for i in shown if explanation.asked[i].case.dtype == primary] or shown
-    error, without = (
-        max(
-            (error.largest for i in shown for error in explanation.observed[i].errors_of(of(i))),
-            default=0.0,
-        )
-        for of in (explanation.steps.__getitem__, lambda i: explanation.with_only(others, i))
-    )
     equal = all(explanation.observed[i].fits(explanation.steps[i]) for i in explained)
-    words = f"max error {error:.1g}" if equal else f"max error {error:.1g} instead of {without:.1g}"
+    words = f"max error {_largest(explanation, explained, explanation.mistakes):.1g}"
+    if not equal:
+        others = [other for other in explanation.mistakes if other is not mistake]
+        words += f" instead of {_largest(explanation, explained, others):.1g}"
     if unexplained:
         words += f"; in {len(explained)} of {len(explained) + len(unexplained)} kinds of such calls"
     verb = f"{'equals' if equal else 'comes near to'} FullAttention"
     start = verb if mistake is explanation.mistakes[0] else "and"
     where = f" where {mistake.where.text}" if mistake.where else ""
     return f"{start} with {mistake.dialect.text}{where} ({words})"
+
+
+def _largest(explanation: Explanation, some: Sequence[int], mistakes: Sequence[Mistake]) -> float:
+    """The largest error that some mistakes leave, in the first dtype if there is one in it."""
+    first = explanation.asked[0].case.dtype
+    shown = [i for i in some if explanation.asked[i].case.dtype == first] or some
+    return max(
+        (
+            error.largest
+            for i in shown
+            for error in explanation.observed[i].errors_of(explanation.with_only(mistakes, i))
+        ),
+        default=0.0,
+    )
 
 
 def _cases(results: Iterable[Result], status: str, *, numbers: bool = False) -> Iterator[Probe]:

@@ -1,8 +1,4 @@
-"""What mistaken implementations answer: FullAttention in float64, with one step done otherwise.
-
-Each dialect is a mistake by name and the steps that it replaces. Dialects of different steps
-combine, as mistakes do.
-"""
+"""Mistakes that implementations make, by name: each is FullAttention with some steps replaced."""
 
 from __future__ import annotations
 
@@ -15,174 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from fullattention.backends.interface import MaskedRows
 from fullattention.backends.precision import UNIT_ROUNDOFF, accumulator
 from fullattention.conformance import layouts
 from fullattention.conformance.call import Call
-from fullattention.layer import Sizes
-
-Array = np.ndarray
-Operands = tuple[Array, Array, Array]
-
-
-class Refusal(Exception):
-    """An implementation refuses the call."""
-
-
-class Contradiction(Exception):
-    """An implementation would not have left what the candidate left."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What an implementation answers, in float64."""
-
-    out: Array
-    """(B, L, H, D)"""
-    weights: Array | None
-    """(B, H, L, S)"""
-
-
-def _refuse_lengths(L: int, S: int) -> Array:
-    raise Refusal(f"causal attention with L = {L} and S = {S}")
-
-
-def _refuse_sizes(call: Call) -> Call:
-    B, _, S, H, E, D = call.shape
-    if call.k.shape != (B, S, H, E) or call.v.shape != (B, S, H, D):
-        raise Refusal("sizes differ")
-    return call
-
-
-def _softmax(z: Array, hidden: Array | None, call: Call) -> Array:
-    return _normalised(np.exp(z - z.max(-1, keepdims=True)))
-
-
-def _normalised(w: Array, axis: int = -1) -> Array:
-    shares: Array = w / w.sum(axis, keepdims=True)
-    return shares.astype(np.float64)
-
-
-def _settle(a: Array, empty: Array, profile: MaskedRows) -> Array:
-    return np.where(empty, 0.0, a) if profile == "zero" else a
-
-
-def _drop(a: Array, p: float, kept: Array | None) -> Array:
-    return _kept(a / (1 - p), 1 - p, kept)
-
-
-def _kept(a: Array, rate: float, kept: Array | None) -> Array:
-    """What was kept, as V shows it.
-
-    Raises:
-        Contradiction: that is not the right share of the weights.
-    """
-    if kept is None or abs(kept.mean() - rate) > 0.08:
-        raise Contradiction("another share of the weights is kept")
-    return np.where(kept, a, 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Steps:
-    """FullAttention, step by step. Arrays are float64 and, after `read`, heads first."""
-
-    sizes: Callable[[Call], Call] = _refuse_sizes
-    """Refuses sizes that do not fit together."""
-    read: Callable[[Operands, Call], Operands] = lambda operands, call: operands
-    """How q, k, v (B, T, H, X) are taken from memory."""
-    default_scale: Callable[[Sizes], float] = lambda sizes: 1 / math.sqrt(sizes.E)
-    zero_scale: Callable[[float], float] = lambda default: default
-    """The factor for a scale of 0."""
-    given_scale: Callable[[float, float], float] = lambda scale, default: scale
-    scale: Callable[[float, Call], float] = lambda factor, call: factor
-    """The factor that is used at last."""
-    given_mask: Callable[[Array], Array] = lambda hidden: hidden
-    """How a mask array, four axes that broadcast to (B, H, L, S), is read."""
-    mask_when_off: bool = False
-    causal_when_off: bool = False
-    square: Callable[[int], Array | None] = lambda n: np.triu(np.ones((n, n), bool), 1)
-    """What is hidden without a mask, L = S > 1."""
-    single: Callable[[int], Array | None] = lambda S: None
-    """The same for L = 1."""
-    oblong: Callable[[int, int], Array | None] = _refuse_lengths
-    """The same for other L and S."""
-    score: Callable[[Array, Array, Array | None, float], Array] = lambda q, k, hidden, c: (
-        c * _hide(q @ k.swapaxes(-1, -2), hidden)
-    )
-    softmax: Callable[[Array, Array | None, Call], Array] = _softmax
-    settle: Callable[[Array, Array, MaskedRows], Array] = _settle
-    """What rows (B, H, L, 1) hold from which every key is hidden."""
-    drop_in_eval: bool = False
-    drop: Callable[[Array, float, Array | None], Array] = _drop
-    """Takes the weights, p, and which weights the candidate kept (None: V does not show)."""
-    product: Callable[[Array, Array], Array] = np.matmul
-    write: Callable[[Array, Call], Array] = lambda out, call: out
-    """V (B, L, H, D) as it is returned."""
-    returned: Callable[[Array, Array, Call], Array] = lambda before, after, call: after
-    """The weights that are returned, of those before and after dropout."""
-
-    def __call__(self, call: Call, kept: Array | None = None) -> Prediction:
-        """What an implementation with these steps answers.
-
-        Raises:
-            Refusal: it refuses, or cannot.
-            Contradiction: it would not have kept those weights.
-        """
-        try:
-            with np.errstate(all="ignore"):
-                return self._answer(self.sizes(call), kept)
-        except ValueError as error:  # NumPy's: the shapes that these steps make do not fit
-            raise Refusal(str(error)) from error
-
-    def _answer(self, call: Call, kept: Array | None) -> Prediction:
-        operands = tuple(np.asarray(x, np.float64) for x in (call.q, call.k, call.v))
-        q, k, v = (heads_first(x) for x in self.read(operands, call))  # type: ignore[arg-type]
-        hidden = self._hidden(call)
-        z = self.score(q, k, hidden, self.factor(call))
-        a = self.softmax(z, hidden, call)
-        if hidden is not None:
-            empty: Array = np.logical_and.reduce(hidden, -1, keepdims=True)
-            a = self.settle(a, empty, call.masked_rows)
-        p = call.dropout if call.training or self.drop_in_eval else 0.0
-        after = self.drop(a, p, kept) if p else a
-        out = self.write(heads_first(self.product(after, v)), call)
-        return Prediction(out, self.returned(a, after, call) if call.weights else None)
-
-    def factor(self, call: Call) -> float:
-        """The number that scores are multiplied with."""
-        default = self.default_scale(call.shape)
-        if call.scale is None:
-            factor = default
-        elif call.scale == 0:
-            factor = self.zero_scale(default)
-        else:
-            factor = self.given_scale(call.scale, default)
-        return self.scale(factor, call)
-
-    def _hidden(self, call: Call) -> Array | None:
-        if call.mask is not None:
-            applies = call.mask_flag or self.mask_when_off
-            mask = call.mask.reshape((1,) * (4 - call.mask.ndim) + call.mask.shape)
-            return self.given_mask(mask) if applies else None
-        if not (call.mask_flag or self.causal_when_off):
-            return None
-        _, L, S, *_ = call.shape
-        if L == 1:
-            hidden = self.single(S)
-        elif L == S:
-            hidden = self.square(L)
-        else:
-            hidden = self.oblong(L, S)
-        return None if hidden is None else hidden[None, None]
-
-
-def heads_first(x: Array) -> Array:
-    """Exchange of the second and third axis."""
-    return x.swapaxes(1, 2)
-
-
-def _hide(z: Array, hidden: Array | None, value: float = -math.inf) -> Array:
-    return z if hidden is None else np.where(hidden, value, z)
+from fullattention.conformance.steps import (
+    RIGHT,
+    Array,
+    Operands,
+    Steps,
+    heads_first,
+    hide,
+    kept_of,
+    normalised,
+    settled,
+    softmax_of,
+)
 
 
 @dataclass(frozen=True)
@@ -201,10 +44,6 @@ class Dialect:
         return dataclasses.replace(steps, **self.steps)
 
 
-RIGHT = Steps()
-"""What the contract says."""
-
-
 def _wrong(text: str, **steps: Any) -> Dialect:
     return Dialect(text, steps)
 
@@ -217,7 +56,7 @@ def _added(z: Array, hidden: Array | None) -> Array:
 
 
 def _zeroed(z: Array, hidden: Array | None, call: Call) -> Array:
-    a = _softmax(z, None, call)
+    a = softmax_of(z, None, call)
     return a if hidden is None else np.where(hidden, 0.0, a)
 
 
@@ -229,7 +68,7 @@ def _without_hiding(q: Array, k: Array, hidden: Array | None, c: float) -> Array
 def _filled_with(value: float) -> Dialect:
     return _wrong(
         f"a finite number such as {value:.0e} in place of -infinity".replace("e+0", "e"),
-        score=lambda q, k, hidden, c: c * _hide(q @ k.swapaxes(-1, -2), hidden, value),
+        score=lambda q, k, hidden, c: c * hide(q @ k.swapaxes(-1, -2), hidden, value),
     )
 
 
@@ -269,7 +108,7 @@ MASKS = (
     ),
     _wrong(
         "fully hidden rows the mean of V, as a finite number in place of -infinity makes them",
-        settle=lambda a, empty, profile: _settle(
+        settle=lambda a, empty, profile: settled(
             np.where(empty, 1 / a.shape[-1], a), empty, profile
         ),
     ),
@@ -317,7 +156,7 @@ SCALES = (
     ),
     _wrong(
         "the scale applied before the mask: a negative one gives no NaN",
-        score=lambda q, k, hidden, c: _hide(c * (q @ k.swapaxes(-1, -2)), hidden),
+        score=lambda q, k, hidden, c: hide(c * (q @ k.swapaxes(-1, -2)), hidden),
     ),
     _wrong(
         "`tau` multiplied with the scores",
@@ -335,17 +174,17 @@ def _first(array: Array | None, otherwise: float) -> float:
 
 def _over(axis: int) -> Callable[[Array, Array | None, Call], Array]:
     def softmax(z: Array, hidden: Array | None, call: Call) -> Array:
-        return _normalised(np.exp(z - z.max(axis, keepdims=True)), axis)
+        return normalised(np.exp(z - z.max(axis, keepdims=True)), axis)
 
     return softmax
 
 
 def _without_maximum(z: Array, hidden: Array | None, call: Call) -> Array:
-    return _normalised(np.exp(_as_inside(z, call)))
+    return normalised(np.exp(_as_inside(z, call)))
 
 
 def _floored(z: Array, hidden: Array | None, call: Call) -> Array:
-    return _normalised(np.exp(_as_inside(z - np.maximum(z.max(-1, keepdims=True), 0), call)))
+    return normalised(np.exp(_as_inside(z - np.maximum(z.max(-1, keepdims=True), 0), call)))
 
 
 def _as_inside(x: Array, call: Call) -> Array:
@@ -358,14 +197,14 @@ def _with_more_in_sum(count: Callable[[int], int]) -> Callable[[Array, Array | N
 
     def softmax(z: Array, hidden: Array | None, call: Call) -> Array:
         more = np.zeros((*z.shape[:-1], count(z.shape[-1])))
-        all_keys = _softmax(np.concatenate([z, more], -1), None, call)
+        all_keys = softmax_of(np.concatenate([z, more], -1), None, call)
         return all_keys[..., : z.shape[-1]]
 
     return softmax
 
 
 def _clamped(z: Array, hidden: Array | None, call: Call) -> Array:
-    return _softmax(np.where(np.isneginf(z), z, np.clip(z, -50, 50)), hidden, call)
+    return softmax_of(np.where(np.isneginf(z), z, np.clip(z, -50, 50)), hidden, call)
 
 
 def _largest(z: Array, hidden: Array | None, call: Call) -> Array:
@@ -394,12 +233,14 @@ SOFTMAXES = (
     _wrong(
         "query 0's weights for every query",
         softmax=lambda z, hidden, call: np.repeat(
-            _softmax(z, hidden, call)[:, :, :1], z.shape[2], 2
+            softmax_of(z, hidden, call)[:, :, :1], z.shape[2], 2
         ),
     ),
     _wrong(
         "head 0's weights for every head",
-        softmax=lambda z, hidden, call: np.repeat(_softmax(z, hidden, call)[:, :1], z.shape[1], 1),
+        softmax=lambda z, hidden, call: np.repeat(
+            softmax_of(z, hidden, call)[:, :1], z.shape[1], 1
+        ),
     ),
     _wrong(
         "the mean of V returned, whatever q and k are",
@@ -520,7 +361,7 @@ LAYOUTS = (
 
 
 def _renormalised(a: Array, p: float, kept: Array | None) -> Array:
-    return _normalised(_kept(a, 1 - p, kept))
+    return normalised(kept_of(a, 1 - p, kept))
 
 
 DROPOUTS = (
@@ -528,15 +369,15 @@ DROPOUTS = (
     _wrong("dropout active in eval", drop_in_eval=True),
     _wrong(
         "dropped weights not made up for by 1 / (1 - p)",
-        drop=lambda a, p, kept: _kept(a, 1 - p, kept),
+        drop=lambda a, p, kept: kept_of(a, 1 - p, kept),
     ),
     _wrong(
         "weights kept with probability p instead of 1 - p",
-        drop=lambda a, p, kept: _kept(a / (1 - p), p, kept),
+        drop=lambda a, p, kept: kept_of(a / (1 - p), p, kept),
     ),
     _wrong(
         "weights kept with probability p instead of 1 - p, and divided by p",
-        drop=lambda a, p, kept: _kept(a / p, p, kept),
+        drop=lambda a, p, kept: kept_of(a / p, p, kept),
     ),
     _wrong("dropped weights made to sum to 1 again", drop=_renormalised),
     _wrong("the weights before dropout returned", returned=lambda before, after, call: before),
@@ -554,15 +395,19 @@ def rounded(x: Array, bits: int) -> Array:
     return result
 
 
-def _roundings(bits: int, name: str) -> tuple[Dialect, ...]:
-    to = functools.partial(rounded, bits=bits)
+def _to_float16(x: Array) -> Array:
+    return x.astype(np.float16).astype(np.float64)
+
+
+def _roundings(to: Callable[[Array], Array], u: float, text: str) -> tuple[Dialect, ...]:
+    """Every place to round at, to a format of unit roundoff `u`."""
 
     def score(q: Array, k: Array, hidden: Array | None, c: float) -> Array:
-        return c * _hide(to(q @ k.swapaxes(-1, -2)), hidden)
+        return c * hide(to(q @ k.swapaxes(-1, -2)), hidden)
 
     def stored(x: Array, call: Call) -> Array:
         """Results have few bits where their dtype has, and that is no mistake."""
-        return to(x) if UNIT_ROUNDOFF[call.dtype] < 2.0**-bits else x
+        return to(x) if UNIT_ROUNDOFF[call.dtype] < u else x
 
     mistakes: Mapping[str, Mapping[str, Any]] = {
         "q, k, v": {"read": _all(to)},
@@ -577,14 +422,14 @@ def _roundings(bits: int, name: str) -> tuple[Dialect, ...]:
         "V": {"write": stored},
     }
     return tuple(
-        Dialect(f"{what} rounded to {bits} bits ({name})", steps, rounds=True)
-        for what, steps in mistakes.items()
+        Dialect(f"{what} rounded to {text}", steps, rounds=True) for what, steps in mistakes.items()
     )
 
 
 PRECISIONS = (
-    *_roundings(11, "those of TF32 and float16"),
-    *_roundings(8, "those of bfloat16"),
+    *_roundings(functools.partial(rounded, bits=11), 2.0**-11, "11 bits (TF32 has as many)"),
+    *_roundings(functools.partial(rounded, bits=8), 2.0**-8, "8 bits (bfloat16 has as many)"),
+    *_roundings(_to_float16, 2.0**-11, "float16, its range included"),
 )
 
 DIALECTS = (*MASKS, *SCALES, *SOFTMAXES, *LAYOUTS, *DROPOUTS, *PRECISIONS)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fullattention.conformance.conditions import Condition, conditions
-from fullattention.conformance.dialects import DIALECTS, RIGHT, Dialect, Steps
+from fullattention.conformance.dialects import DIALECTS, Dialect
 from fullattention.conformance.observation import Error, Observation
 from fullattention.conformance.probes import Probe
 from fullattention.conformance.reading import stops
+from fullattention.conformance.steps import RIGHT, Steps
 
 MOST_MISTAKES = 6
 
@@ -19,9 +20,6 @@ MOST_TELLING = 24
 
 BETTER = 0.25
 """Share of the error that an explanation may leave: less could be luck."""
-
-FAR_BETTER = 0.01
-"""The same on top of a mistake in rounding, whose own errors an explanation cannot hit."""
 
 MOST_PAIRS = 20
 """Pairs of mistakes that fit one answer and are tried on the others."""
@@ -139,10 +137,12 @@ class Explanation:
         new_rounds = any(dialect.rounds for dialect in dialects)
         if i in self.explained or not one.answered:
             return _gives(one, steps, rounds or new_rounds)
-        share = FAR_BETTER if rounds and not new_rounds else BETTER
+        pairs = list(zip(one.trials, self._errors_now(i), strict=True))
+        if rounds and not new_rounds and all(t.is_small(before.rms) for t, before in pairs):
+            return False  # what rounding leaves is for no other mistake to explain
         return all(
-            trial.is_nearer(steps, share * before.rms, near_is_enough=rounds or new_rounds)
-            for trial, before in zip(one.trials, self._errors_now(i), strict=True)
+            trial.is_nearer(steps, BETTER * before.rms, near_is_enough=rounds or new_rounds)
+            for trial, before in pairs
         )
 
     def _errors_now(self, i: int) -> list[Error]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -118,11 +119,11 @@ def _numbers(
 
 def _edge(where: str, some: Sequence[Observation], is_right: Ask) -> str:
     """Where exactly the right sizes end, if it is a size that decides."""
-    words = where.removeprefix("only where ").split()
+    size = re.fullmatch(r"only where ([A-Z]) > (\d+)", where)
     plain = [one.probe for one in some if one.probe.case.mask == OFF and not one.probe.traits]
-    if len(words) != 3 or words[1] != ">" or not plain:
+    if size is None or not plain:
         return ""
-    axis, low = words[0], int(words[2])
+    axis, low = size[1], int(size[2])
     smallest = min(plain, key=lambda probe: getattr(probe.case.shape, axis))
     high = getattr(smallest.case.shape, axis)
 

@@ -12,20 +12,27 @@ import os
 import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fullattention.backends.errors import UnavailableError
 from fullattention.backends.precision import DTYPES
 from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.check import Check
+from fullattention.conformance.diagnosis import diagnose
 from fullattention.conformance.subject import Declaration, declaration_of, load_subject
 from fullattention.conformance.trial import failure, result_of, run_check
 from fullattention.records import Environment, Result
 
 TIMEOUT = 60.0
 """Seconds a check may take before its candidate counts as hung."""
+
+LOADING = 120.0
+"""Seconds that loading a candidate may take, if a check may not take longer."""
 
 LOSSES = 5
 """Processes that a candidate may take down before the rest of its checks are given up."""
@@ -46,8 +53,13 @@ class IsolatedCandidate:
         self.device = device
         self.timeout = timeout
         self.losses = 0
-        self.log = Path(tempfile.mkstemp(prefix="fullattention-", suffix=".log")[1])
-        self.declaration, self.environment = self._start()
+        self.folder = tempfile.TemporaryDirectory(prefix="fullattention-")
+        self.log = Path(self.folder.name) / "printed"
+        try:
+            self.declaration, self.environment = self._start()
+        except BaseException:
+            self.folder.cleanup()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +71,7 @@ class IsolatedCandidate:
         traceback: TracebackType | None,
     ) -> None:
         self._stop()
-        self.log.unlink(missing_ok=True)
+        self.folder.cleanup()
 
     def run(self, check: Check) -> Result:
         """Run one check; a hang or a crash becomes its failure."""
@@ -67,16 +79,33 @@ class IsolatedCandidate:
             reason = f"{LOSSES} processes hung or were taken down before"
             return result_of(check, "not run", reason)
         if not self.process.is_alive():
-            self._start()
-        self.connection.send(check.id)
+            try:
+                self._start()
+            except (UnavailableError, LookupError, TypeError) as error:
+                self.losses = LOSSES
+                return failure(self.declaration, check, f"could not be loaded again: {error}")
         try:
+            self.connection.send(check.id)
             if self.connection.poll(self.timeout):
                 result: Result = self.connection.recv()
                 return result
             return self._lost(check, f"hung: no answer within {self.timeout:g} s")
-        except EOFError:
+        except (EOFError, OSError):
             self.process.join()
             return self._lost(check, f"took the process down: {_ending(self.process.exitcode)}")
+
+    def diagnose(self, results: Sequence[Result]) -> Sequence[str]:
+        """What the candidate computes instead, or where it is wrong; nothing if it will not say."""
+        if self.losses or not self.process.is_alive():
+            return ()  # what hangs or crashes is named by its checks
+        try:
+            self.connection.send(tuple(results))
+            if self.connection.poll(self.timeout):
+                lines: Sequence[str] = self.connection.recv()
+                return lines
+        except (EOFError, OSError):
+            pass
+        return ()
 
     def _start(self) -> tuple[Declaration, Environment | None]:
         context = multiprocessing.get_context("spawn")
@@ -87,9 +116,14 @@ class IsolatedCandidate:
         self.process.start()
         theirs.close()
         try:
+            # Loading may take longer than a check: frameworks are imported, kernels compiled.
+            if not self.connection.poll(max(self.timeout, LOADING)):
+                self._stop()
+                raise LookupError(f"{self.spec!r} hung at import")
             answer = self.connection.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self.process.join()
+            self.connection.close()
             ending = _ending(self.process.exitcode)
             raise LookupError(f"{self.spec!r} took the process down at import: {ending}") from None
         if isinstance(answer, Exception):
@@ -100,7 +134,7 @@ class IsolatedCandidate:
 
     def _lost(self, check: Check, detail: str) -> Result:
         self.losses += 1
-        printed = self.log.read_text(errors="replace")[-LAST_WORDS:]
+        printed = self.log.read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:]
         self._stop()
         result = failure(self.declaration, check, detail)
         return dataclasses.replace(result, output=printed)
@@ -113,7 +147,8 @@ class IsolatedCandidate:
 
 def _serve(connection: Connection, spec: str, device: str, log: str) -> None:
     """The process: load the candidate, then run the checks whose ids come."""
-    sink = os.open(log, os.O_RDWR | os.O_TRUNC)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sink = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):  # what compiled code prints is caught too
         os.dup2(sink, stream)
     try:
@@ -126,16 +161,28 @@ def _serve(connection: Connection, spec: str, device: str, log: str) -> None:
         return
     while True:
         try:
-            check = checks[connection.recv()]
+            asked = connection.recv()
         except EOFError:
             return
+        if not isinstance(asked, str):
+            connection.send(diagnose(subject, asked))
+            continue
+        check = checks[asked]
         os.ftruncate(sink, 0)
         os.lseek(sink, 0, os.SEEK_SET)
         result = run_check(subject, check)
         sys.stdout.flush()
         sys.stderr.flush()
-        printed = Path(log).read_text(errors="replace")[-LAST_WORDS:]
+        printed = Path(log).read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:]
         connection.send(dataclasses.replace(result, output=printed))
+
+
+def _end_with_parent() -> None:
+    """A hung candidate must not outlive the process that waits for it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def environment_here() -> Environment | None:
@@ -150,5 +197,6 @@ def environment_here() -> Environment | None:
 
 def _ending(code: int | None) -> str:
     if code is not None and code < 0:
-        return signal.Signals(-code).name
+        known = {one.value: one.name for one in signal.Signals}
+        return known.get(-code, f"signal {-code}")
     return f"exit status {code}"

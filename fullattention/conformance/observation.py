@@ -14,7 +14,8 @@ from fullattention.backends.errors import UnsupportedError
 from fullattention.conformance.bound import Expected, ratios
 from fullattention.conformance.call import Call, ask, expected_of
 from fullattention.conformance.case import Answer, Failed, Refused
-from fullattention.conformance.dialects import (
+from fullattention.conformance.probes import Probe
+from fullattention.conformance.steps import (
     RIGHT,
     Contradiction,
     Prediction,
@@ -22,14 +23,16 @@ from fullattention.conformance.dialects import (
     Steps,
     heads_first,
 )
-from fullattention.conformance.probes import Probe
 from fullattention.conformance.subject import Subject
 
 ROOM = 4.0
 """Multiple of the largest bound within which an answer counts as that of some steps."""
 
-CLOSE = 0.1
+CLOSE = 0.25
 """Share of the contract's error that steps may leave where rounding itself is the mistake."""
+
+SMALL = 0.1
+"""Share of V that an error of rounding stays below."""
 
 
 class Error(NamedTuple):
@@ -148,8 +151,11 @@ class Trial:
     def _is_near(self, error: Error) -> bool:
         if error.largest <= self.tolerance:
             return True
-        contracts = self._contracts_error
-        return error.rms <= CLOSE * contracts and contracts <= CLOSE * self._size
+        return error.rms <= CLOSE * self._contracts_error and self.is_small(self._contracts_error)
+
+    def is_small(self, rms: float) -> bool:
+        """Whether rounding could make such an error."""
+        return rms <= SMALL * self._size
 
     @functools.cached_property
     def _contracts_error(self) -> float:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from fullattention.conformance.call import Call
-from fullattention.conformance.dialects import RIGHT, Dialect, Operands, heads_first
+from fullattention.conformance.dialects import Dialect
 from fullattention.conformance.observation import Observation, Trial
+from fullattention.conformance.steps import RIGHT, Operands, heads_first
 
 Array = np.ndarray
 
@@ -79,7 +80,7 @@ def unanswered(axis: str, limit: int, block: int = 0) -> Dialect:
 def stops(observation: Observation) -> Iterator[Dialect]:
     """The places at which reading or answering could stop, by the first answer to a probe."""
     trial = observation.trials[0]
-    if trial.answer is None or trial.call.dropout or trial.fits(RIGHT):
+    if trial.answer is None or trial.call.dropout or trial.must_refuse or trial.fits(RIGHT):
         return
     for axis, limit in (
         *(("S", n) for n in _key_stops(trial)),

@@ -65,7 +65,7 @@ class Relation:
         bound = abs(self.follows(expected_of(subject, call).out_bound))
         bound += expected_of(subject, changed).out_bound
         ratio = compare("V of the changed call", "blhd", got, want, bound)
-        if exact and not np.array_equal(got.astype(np.float64), want):
+        if exact and not np.array_equal(got.astype(np.float64), want, equal_nan=True):
             raise Failed(
                 "V of the changed call must have the bits that follow from the call's, and differs "
                 f"by up to {abs(got.astype(np.float64) - want).max():.2g}"

@@ -95,6 +95,8 @@ def load_subject(candidate: str | Backend | Callable[..., Any], device: str = "c
         return from_backend(found)
     if isinstance(found, type):
         return from_class(found, name, device)
+    if not callable(found):
+        raise TypeError(f"{found!r} is no Backend, class or function")
     return from_function(found, name, device)
 
 
@@ -130,10 +132,10 @@ def from_backend(backend: Backend) -> Subject:
         version=backend.version,
         device=backend.device,
         arrays=backend.arrays,
-        precision=backend.precision,
+        precision=dict(backend.precision),
         build=build,
-        lacks=backend.lacks,
-        deviates=backend.deviates,
+        lacks=dict(backend.lacks),
+        deviates=dict(backend.deviates),
         seed=backend.seed,
         batch_invariant=backend.batch_invariant,
     )
@@ -161,12 +163,19 @@ def from_function(function: Callable[..., Any], name: str, device: str) -> Subje
 
     It takes tensors where its module has imported torch, else NumPy arrays.
     """
-    is_torch = isinstance(getattr(function, "__globals__", {}).get("torch"), ModuleType)
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    is_torch = any(_is_of_torch(value) for value in vars(module).values()) if module else False
 
     def build(**arguments: Any) -> Layer:
         return _FunctionLayer(function)
 
     return _undeclared(build, name, device, is_torch=is_torch, lacks=FUNCTION_LACKS)
+
+
+def _is_of_torch(value: object) -> bool:
+    """Whether a global is torch, a module of it, or something from it."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return isinstance(name, str) and name.partition(".")[0] == "torch"
 
 
 class _FunctionLayer:

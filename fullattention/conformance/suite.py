@@ -11,6 +11,7 @@ from fullattention.backends.interface import Backend
 from fullattention.conformance import contract
 from fullattention.conformance.catalogue import selected
 from fullattention.conformance.check import Check
+from fullattention.conformance.diagnosis import diagnose
 from fullattention.conformance.isolation import TIMEOUT, IsolatedCandidate, environment_here
 from fullattention.conformance.ledger import (
     Exceptions,
@@ -37,6 +38,9 @@ class Candidate(Protocol):
     def run(self, check: Check) -> Result:
         """What one check finds."""
 
+    def diagnose(self, results: Sequence[Result]) -> Sequence[str]:
+        """What it computes instead, or where it is wrong."""
+
 
 class LocalCandidate:
     """A candidate in this process: quick to start, and trusted not to hang or crash."""
@@ -48,6 +52,10 @@ class LocalCandidate:
     def run(self, check: Check) -> Result:
         """What one check finds."""
         return run_check(self.subject, check)
+
+    def diagnose(self, results: Sequence[Result]) -> Sequence[str]:
+        """What it computes instead, or where it is wrong."""
+        return diagnose(self.subject, results)
 
 
 def check(
@@ -139,7 +147,10 @@ def _judge(
         if progress:
             progress(results[-1])
     if level != "quick" and not only and not dtypes:
-        results += stale(declaration, results, exceptions)
+        tried = {one.id for one in checks}
+        elsewhere = {one.id for one in selected(declaration.dtypes, "full")} - tried
+        results += stale(declaration, results, exceptions, elsewhere)
+    conformant = is_conformant(results, some=bool(only))
     return Verdict(
         backend=declaration.name,
         library=declaration.library,
@@ -155,7 +166,8 @@ def _judge(
         only=only,
         contract=contract.VERSION,
         suite=__version__,
-        conformant=is_conformant(results),
+        conformant=conformant,
+        diagnosis=() if conformant else tuple(candidate.diagnose(results)),
         requirements=requirements(results, level),
         results=tuple(results),
         seconds=time.perf_counter() - start,

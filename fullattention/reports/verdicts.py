@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -29,6 +30,7 @@ def verdict_blocks(verdict: Verdict, texts: Mapping[str, str], command: str) -> 
     """
     return [
         Heading(_title(verdict), level=1),
+        *_diagnosis(verdict),
         _sections(verdict.results),
         *_bits(verdict.results),
         *_failures(verdict.results, texts, command),
@@ -72,12 +74,16 @@ def _failures(results: Iterable[Result], texts: Mapping[str, str], command: str)
         first = failed[0]
         more = f"; {len(failed) - 1} more checks of {requirement} failed" if failed[1:] else ""
         blocks += [
-            Heading(f"{requirement} FAILED: {texts[requirement]}"),
+            Heading(f"{requirement} FAILED: {texts.get(requirement, 'not in the contract')}"),
             Lines([f"{first.detail}{more}"]),
             *_printed(first),
-            Command(f'{command} --only "{first.check}"'),
+            Command(f"{command} --only {shlex.quote(first.check)}"),
         ]
     return blocks
+
+
+def _diagnosis(verdict: Verdict) -> list[Block]:
+    return [Heading("Diagnosis"), Lines(verdict.diagnosis)] if verdict.diagnosis else []
 
 
 def _printed(result: Result) -> list[Block]:

@@ -12,6 +12,9 @@ from fullattention.backends.errors import InvalidInputError
 from fullattention.backends.interface import Array, Backend, MaskedRows, device_kind, dtype_name
 from fullattention.backends.registry import load
 
+SMALLEST, LARGEST = 2.0**-126, 3.4028234663852886e38
+"""Float32's normal numbers."""
+
 
 class Sizes(NamedTuple):
     """Lengths of the axes: batch, queries, keys, heads, features of q and k, columns of v."""
@@ -26,6 +29,8 @@ class Sizes(NamedTuple):
 
 class FullAttention:
     """Time-Series-Library's innermost attention layer on a backend of choice.
+
+    It belongs to no framework: a torch model's `eval()` does not reach it, so call its own.
 
     Args:
         mask_flag: whether keys are hidden: by `attn_mask`, or without one causally.
@@ -61,6 +66,8 @@ class FullAttention:
             )
         if not (scale is None or is_real(scale)):
             raise InvalidInputError(f"scale is {scale!r}: a real number or None [S1]")
+        if not isinstance(backend, str | Backend):
+            raise InvalidInputError(f"backend is {backend!r}: a name or a Backend [C8]")
         if masked_rows not in ("nan", "zero"):
             raise InvalidInputError(f"masked_rows is {masked_rows!r}: 'nan' or 'zero' [M6]")
         self.mask_flag = mask_flag
@@ -121,6 +128,7 @@ class FullAttention:
         """
         sizes = check_inputs(self.backend, queries, keys, values)
         scale = resolve_scale(self.scale, sizes.E)
+        check_scale(scale, dtype_name(queries))
         hidden, causal = self._resolve_mask(attn_mask, sizes)
         dropout = self.attention_dropout if self.training else 0.0
         for capability, needed in (
@@ -343,3 +351,16 @@ def resolve_scale(scale: float | None, E: int) -> float:
             "given [C6]"
         )
     return 1.0 / math.sqrt(E)
+
+
+def check_scale(scale: float, dtype: str) -> None:
+    """Refuse a finite scale that float32 cannot hold, in which all but float64 is computed.
+
+    Raises:
+        InvalidInputError: the scale would become 0, imprecise, or infinite [S4].
+    """
+    if dtype != "float64" and math.isfinite(scale) and not SMALLEST <= abs(scale) <= LARGEST:
+        raise InvalidInputError(
+            f"scale is {scale!r}: for {dtype} its size lies in [{SMALLEST:.3g}, {LARGEST:.3g}], "
+            "float32's range [S4]"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_check_of_a_wrong_backend_exits_1_and_says_what_where_and_how_to_repeat_
     assert "first at b=" in printed
     assert "expected" in printed
     (command,) = [line for line in printed.splitlines() if "--only" in line]
-    check_id = command.split("--only ")[1].strip('"')
+    check_id = shlex.split(command)[-1]
     assert main(["check", wrong, "--only", check_id]) == 1
     assert "1 standard check" in capsys.readouterr().out
 

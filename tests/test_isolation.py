@@ -137,3 +137,28 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LookupError):
         check_isolated("nonsense")
     assert list((tmp_path / "scratch").glob("fullattention-*")) == []
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "import torch",
+        "import torch as t",
+        "from torch.nn.functional import pad",
+        "import torch.nn as nn",
+    ],
+)
+def test_a_function_is_of_torch_if_its_module_has_anything_of_it(
+    tmp_path: Path, imported: str
+) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "mine.py"
+    path.write_text(
+        f"{imported}\ndef attend(q, k, v):\n"
+        "    q, k, v = (x.transpose(1, 2) for x in (q, k, v))\n"
+        "    a = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)\n"
+        "    return (a @ v).transpose(1, 2).contiguous()\n"
+    )
+    verdict = check_isolated(f"{path}:attend", only="C1: shape", dtypes=("float32",))
+    assert verdict.library == "torch"
+    assert verdict.conformant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -479,3 +480,24 @@ def test_gradients_of_an_empty_axis_are_zeros_of_the_right_shape(name: str, empt
     (dv,) = torch.autograd.grad(out.sum(), v)
     assert dv.shape == v.shape
     assert dv.sum() == pytest.approx(0 if empty == "keys" else out.numel())
+
+
+@pytest.mark.parametrize("scale", [1e-46, 1e39])
+def test_a_scale_that_float32_cannot_hold_is_refused_except_in_float64(scale: float) -> None:
+    layer = FullAttention(False, scale=scale, attention_dropout=0.0)
+    x = np.ones((1, 3, 1, 2))
+    assert np.isfinite(layer(x, x, x, None)[0]).all()
+    single = x.astype(np.float32)
+    with pytest.raises(InvalidInputError, match=r"scale is .*float32's range \[S4\]"):
+        layer(single, single, single, None)
+
+
+def test_a_backend_of_another_kind_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="backend is None"):
+        FullAttention(backend=None)  # type: ignore[arg-type]
+
+
+def test_a_numpy_layer_is_pickled() -> None:
+    layer = pickle.loads(pickle.dumps(FullAttention(False, attention_dropout=0.0)))
+    x = np.ones((1, 3, 1, 2))
+    assert np.array_equal(layer(x, x, x, None)[0], x)

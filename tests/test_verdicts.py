@@ -76,7 +76,7 @@ def test_the_text_holds_all_that_was_found() -> None:
         "M7 FAILED: nothing finite in a hidden position",
         "V: 3 of 4 elements wrong",
         "printed by the candidate",
-        'fullattention check mine.py --only "M7: a <case> & more"',
+        "fullattention check mine.py --only 'M7: a <case> & more'",
         "Effective bits: float32 21.2",
         "N1: typical error: suspicious",
         "known (1 check of M6)",

@@ -117,7 +117,7 @@ def _imported(spec: str, place: str, is_file: bool) -> ModuleType:
         if not is_file and error.name and f"{place}.".startswith(f"{error.name}."):
             raise LookupError(f"{spec!r}: there is no module {error.name!r}") from error
         raise UnavailableError(spec, _missing(error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise LookupError(
             f"{spec!r} does not import: {type(error).__qualname__}: {error}"
         ) from error

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fullattention.backends import UnavailableError
 from fullattention.cli import backends, bench, check, fuzz, pack, report, verify, workloads
-from fullattention.cli.status import USAGE
+from fullattention.cli.status import INTERRUPTED, USAGE
 
 COMMANDS = (backends, check, verify, fuzz, pack, workloads, bench, report)
 
@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
+    except KeyboardInterrupt:
+        print("fullattention: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name not in SUITE:
             raise

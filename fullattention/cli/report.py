@@ -20,5 +20,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the report and print it."""
     from fullattention.reports.folder import write_report
 
+    if not (options.folder / "timings.jsonl").exists():
+        raise ValueError(f"{options.folder} holds no timings.jsonl: no folder that `bench` wrote")
     print(write_report(options.folder), end="")
     return RIGHT

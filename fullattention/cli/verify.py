@@ -19,16 +19,19 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Judge again as the record says, and print what is different."""
     from fullattention.conformance import check_isolated
-    from fullattention.conformance.verify import differences
+    from fullattention.conformance.verify import differences, exceptions_of
     from fullattention.records import Verdict, read_one
 
     recorded = read_one(options.record, Verdict)
+    if not recorded.spec:
+        raise ValueError(f"{options.record} is of an object in memory: nothing says how to load it")
     anew = check_isolated(
         recorded.spec,
         device=recorded.device,
         level=recorded.level,
         dtypes=recorded.dtypes,
         only=recorded.only,
+        exceptions=exceptions_of(recorded),
     )
     found = differences(recorded, anew)
     print("\n".join(found) or f"{recorded.backend}: {len(anew.results)} checks, all as recorded")

@@ -42,7 +42,7 @@ def read_exceptions(path: Path) -> Exceptions:
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
     unknown = sorted(set(tables) - {"xfail", "skip"})
     if unknown:
@@ -55,6 +55,8 @@ def read_exceptions(path: Path) -> Exceptions:
 
 def _entries(path: Path, table: str, entries: Sequence[Mapping[str, object]]) -> dict[str, str]:
     found: dict[str, str] = {}
+    if not isinstance(entries, list):
+        raise ValueError(f"{path}: {table} must be a list of tables, [[{table}]]")
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, Mapping):
             raise ValueError(f"{path}: {table} must be a list of tables, [[{table}]]")
@@ -62,7 +64,7 @@ def _entries(path: Path, table: str, entries: Sequence[Mapping[str, object]]) ->
         where = f"{path}: [[{table}]] number {number}"
         if set(entry) != {"check", "reason"} or not (check and reason):
             raise ValueError(f"{where} must have a `check` and a `reason`, and nothing else")
-        if str(check).partition(":")[0] not in contract.TEXT:
+        if not isinstance(check, str) or check.partition(":")[0] not in contract.TEXT:
             raise ValueError(f"{where} names {check!r}, and the contract has no such requirement")
         if str(check) in found:
             raise ValueError(f"{where} repeats {check!r}")
@@ -81,12 +83,9 @@ def excepted(result: Result, exceptions: Exceptions) -> Result:
 
 
 def stale(
-    declaration: Declaration,
-    results: Sequence[Result],
-    exceptions: Exceptions,
-    elsewhere: Container[str] = (),
+    results: Sequence[Result], exceptions: Exceptions, elsewhere: Container[str] = ()
 ) -> list[Result]:
-    """A failure for each declared deviation, expected failure or skip that nothing shows.
+    """A failure for each expected failure or skip that nothing shows.
 
     Exceptions for checks that are `elsewhere`, at another level, wait for it.
     """
@@ -95,13 +94,13 @@ def stale(
         for entries in (exceptions.expected, exceptions.skipped)
     )
     return [
-        *_unobserved(declaration, results),
         *_unused(results, expected, "expected", "expected to fail, and did not"),
         *_unused(results, skipped, "not run", "to be skipped, and there is no such check"),
     ]
 
 
-def _unobserved(declaration: Declaration, results: Sequence[Result]) -> list[Result]:
+def unobserved(declaration: Declaration, results: Sequence[Result]) -> list[Result]:
+    """A failure for each declared deviation that was tried and not observed, or is from nothing."""
     found = []
     for requirement, reason in declaration.deviates.items():
         if requirement not in contract.TEXT:

@@ -19,6 +19,7 @@ from fullattention.conformance.ledger import (
     is_conformant,
     requirements,
     stale,
+    unobserved,
 )
 from fullattention.conformance.subject import Declaration, Subject, declaration_of, load_subject
 from fullattention.conformance.trial import result_of, run_check
@@ -146,10 +147,12 @@ def _judge(
         results.append(_excepting(candidate, one, exceptions))
         if progress:
             progress(results[-1])
-    if level != "quick" and not only and not dtypes:
+    if not only and not dtypes:
         tried = {one.id for one in checks}
         elsewhere = {one.id for one in selected(declaration.dtypes, "full")} - tried
-        results += stale(declaration, results, exceptions, elsewhere)
+        results += stale(results, exceptions, elsewhere)
+        if level != "quick":  # which has not all that could show a deviation
+            results += unobserved(declaration, results)
     conformant = is_conformant(results, some=bool(only))
     return Verdict(
         backend=declaration.name,

@@ -12,7 +12,7 @@ import pytest
 from fullattention.backends import UnavailableError, names
 from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.check import Check
-from fullattention.conformance.ledger import Exceptions, stale
+from fullattention.conformance.ledger import unobserved
 from fullattention.conformance.subject import Subject, load_subject
 from fullattention.conformance.trial import run_check
 from fullattention.records import Result
@@ -70,7 +70,7 @@ def test_declared_deviations_are_observed(subject: Subject) -> None:
         for check in catalogue(subject.dtypes, "standard")
         if check.requirement in subject.deviates
     ]
-    for result in stale(subject, results, Exceptions()):
+    for result in unobserved(subject, results):
         _report(result)
 
 

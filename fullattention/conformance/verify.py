@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from fullattention.conformance.ledger import Exceptions
 from fullattention.records import Verdict
+
+SKIPPED = "skipped: "
 
 
 def differences(recorded: Verdict, anew: Verdict) -> list[str]:
@@ -24,3 +27,15 @@ def differences(recorded: Verdict, anew: Verdict) -> list[str]:
         if was != now:
             lines.append(f"{check}: was {was}, is {now}")
     return lines
+
+
+def exceptions_of(recorded: Verdict) -> Exceptions:
+    """The expected failures and skips that a verdict was reached with."""
+    return Exceptions(
+        expected={one.check: one.detail for one in recorded.results if one.status == "expected"},
+        skipped={
+            one.check: one.detail.removeprefix(SKIPPED)
+            for one in recorded.results
+            if one.status == "not run" and one.detail.startswith(SKIPPED)
+        },
+    )

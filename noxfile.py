@@ -71,7 +71,7 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 def conformance(session: nox.Session) -> None:
     """Check every backend that this machine can run against the contract."""
-    install(session, "suite", *backend_extras())
+    install(session, "suite", *backend_extras(), groups=("test",))
     session.run(
         *("python", "-m", "pytest", "-p", "fullattention.pytest_plugin"),
         *("--pyargs", "fullattention.conformance", "--backend", "all"),

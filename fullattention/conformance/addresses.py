@@ -11,21 +11,22 @@ GATHER_SCALE = 512.0
 """Apart from the right key, every key scores at least 2 less; times this, exp gives exactly 0."""
 
 
-def gather(sizes: Sizes, dtype: str, axis: str, seed: int) -> Inputs:
+def gather(sizes: Sizes, dtype: str, axis: str, seed: int, *, size: float = 1.0) -> Inputs:
     """q, k, v with which each query reads one key, and the values hold their own index.
 
-    Keys are the bits of a number as +-1, so S is at most 2^E.
+    Keys are the bits of a number as +-`size`, so S is at most 2^E.
 
     Args:
         sizes: of the call, which takes `GATHER_SCALE`.
         dtype: of the arrays.
         axis: which index of v the values hold: one of "bshd".
         seed: of the choice of keys.
+        size: of the features of queries and keys.
     """
     B, L, S, H, E, D = sizes
     rng = np.random.default_rng(seed)
     numbers = np.stack([[rng.permutation(S) for _ in range(H)] for _ in range(B)]).swapaxes(1, 2)
-    keys = np.where((numbers[..., None] >> np.arange(E)) & 1, 1.0, -1.0)
+    keys = size * np.where((numbers[..., None] >> np.arange(E)) & 1, 1.0, -1.0)
     chosen = rng.integers(S, size=(B, L, H))
     queries = np.take_along_axis(keys, chosen[..., None], axis=1)
     values = np.indices((B, S, H, D))["bshd".index(axis)]
@@ -36,10 +37,11 @@ def gather(sizes: Sizes, dtype: str, axis: str, seed: int) -> Inputs:
 def parity(sizes: Sizes, dtype: str) -> Inputs:
     """q, k, v with equal weights and values of +-1, a column for each bit of s.
 
-    S is 2^D, so every column's mean is 0; a key that is lost, doubled or misread moves it by 1 / S.
+    S is a power of two, so the mean of each column of its bits is 0, and of columns beyond them 1;
+    a key that is lost, doubled or misread moves a mean by 1 / S.
     """
     B, L, S, H, E, D = sizes
     kind = numpy_dtype(dtype)
-    signs = np.where((np.arange(S)[:, None] >> np.arange(D)) & 1, 1.0, -1.0).astype(kind)
+    signs = np.where((np.arange(S)[:, None] >> np.arange(D)) & 1, -1.0, 1.0).astype(kind)
     values = np.broadcast_to(signs[None, :, None, :], (B, S, H, D)).copy()
     return np.zeros((B, L, H, E), kind), np.ones((B, S, H, E), kind), values

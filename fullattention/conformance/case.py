@@ -110,6 +110,11 @@ def expected(case: Case, precision: Precision) -> Expected:
     return expected_within(exact(case), precision)
 
 
+def expected_of(subject: Subject, case: Case) -> Expected:
+    """The oracle's results for a case and their bounds under the candidate's own precision."""
+    return expected(case, subject.precision[case.dtype])
+
+
 def put(subject: Subject, case: Case) -> tuple[Array, Array, Array]:
     """q, k, v of a case on the candidate's device, in the case's layout.
 
@@ -213,7 +218,7 @@ def check_case(subject: Subject, case: Case) -> float:
     Raises:
         Failed: it exceeds 1, or NaN and infinities are elsewhere than the oracle's.
     """
-    return judge(case, run(subject, case), expected(case, subject.precision[case.dtype]))
+    return judge(case, run(subject, case), expected_of(subject, case))
 
 
 def judge(case: Case, got: Answer, want: Expected) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.interface import Array
-from fullattention.conformance import layouts, masks
+from fullattention.conformance import addresses, layouts, masks
 from fullattention.conformance.bound import Expected, attention_bound
 from fullattention.conformance.case import (
     DISTINCT,
@@ -20,7 +20,7 @@ from fullattention.conformance.case import (
     Refused,
     answer,
     compare,
-    expected,
+    expected_of,
     inputs,
     judge,
     layer_for,
@@ -78,7 +78,7 @@ def _check(
 
 
 def _gathers(base: Case) -> Checks:
-    case = base.but(shape=Sizes(3, 11, 16, 5, 8, 6), scale=512.0)
+    case = base.but(shape=Sizes(3, 11, 16, 5, 8, 6), scale=addresses.GATHER_SCALE)
     for axis in "bshd":
         trial = functools.partial(gather, axis=axis)
         yield _check("C1", f"gather-{axis}", case, trial, quick=True)
@@ -93,19 +93,11 @@ def gather(subject: Subject, case: Case, *, axis: str, size: float = 1.0) -> Non
     Raises:
         Failed: V is not exactly the values that were to be read.
     """
-    B, L, S, H, E, D = case.shape
-    rng = np.random.default_rng(case.seed)
-    numbers = np.stack([[rng.permutation(S) for _ in range(H)] for _ in range(B)]).swapaxes(1, 2)
-    bits = np.where((np.arange(S)[:, None] >> np.arange(E)) & 1, 1.0, -1.0)
-    targets = rng.integers(S, size=(B, L, H))
-    keys = size * bits[numbers]
-    queries = np.take_along_axis(keys, targets[..., None], axis=1)
-    values = np.indices((B, S, H, D))["bshd".index(axis)].astype(np.float64)
-    want = np.take_along_axis(values, targets[..., None], axis=1)
-    kind = numpy_dtype(case.dtype)
-    put_array = subject.arrays.put
+    q, k, v = addresses.gather(case.shape, case.dtype, axis, case.seed, size=size)
+    targets = np.einsum("blhe,bshe->blhs", q.astype(np.float64), k.astype(np.float64)).argmax(-1)
+    want = np.take_along_axis(v.astype(np.float64), targets[..., None], axis=1)
     layer = layer_for(subject, case)
-    arrays = (put_array(x.astype(kind), subject.device) for x in (queries, keys, values))
+    arrays = (subject.arrays.put(array, subject.device) for array in (q, k, v))
     got = answer(subject, case, layer(*arrays, None)).out.astype(np.float64)
     if not np.array_equal(got, want):
         b, row, h, d = (int(i) for i in np.argwhere(~(got == want))[0])
@@ -169,11 +161,6 @@ def _no_effect(subject: Subject, case: Case, name: str, value: Any) -> float:
         filled = subject.arrays.put(np.full((case.shape.B, 1), value), subject.device)
         returned = layer_for(subject, case)(q, k, v, None, **{name: filled})
     return judge(case, answer(subject, case, returned), expected_of(subject, case))
-
-
-def expected_of(subject: Subject, case: Case) -> Expected:
-    """What a case must give under the candidate's own precision."""
-    return expected(case, subject.precision[case.dtype])
 
 
 # Memory.

@@ -21,6 +21,7 @@ from fullattention.conformance.case import (
     answer,
     compare,
     expected,
+    expected_of,
     judge,
     layer_for,
     put,
@@ -89,14 +90,14 @@ def _check(
 
 def _eval_is_identity(subject: Subject, case: Case) -> float:
     got = run(subject, case, dropout=0.5, training=False)
-    return judge(case, got, expected(case, subject.precision[case.dtype]))
+    return judge(case, got, expected_of(subject, case))
 
 
 def _after_eval(subject: Subject, case: Case) -> float:
     layer = layer_for(subject, case, dropout=0.5, training=True)
     layer.eval()
     got = answer(subject, case, layer(*put(subject, case), None))
-    return judge(case, got, expected(case, subject.precision[case.dtype]))
+    return judge(case, got, expected_of(subject, case))
 
 
 def _after_train(subject: Subject, case: Case) -> None:
@@ -109,7 +110,7 @@ def _after_train(subject: Subject, case: Case) -> None:
 
 def _zero_is_identity(subject: Subject, case: Case) -> float:
     got = run(subject, case, dropout=0.0, training=True)
-    return judge(case, got, expected(case, subject.precision[case.dtype]))
+    return judge(case, got, expected_of(subject, case))
 
 
 def _one_is_zero(subject: Subject, case: Case) -> None:

@@ -16,7 +16,7 @@ from fullattention.conformance.case import (
     Case,
     Failed,
     Refused,
-    expected,
+    expected_of,
     judge,
     layer_for,
     run,
@@ -82,7 +82,7 @@ def _out_of_memory(subject: Subject, case: Case) -> float:
             raise Failed(f"out of memory does not say how much was asked: {error!r}") from error
     else:
         raise Failed("a result of 32 TiB was returned")
-    return judge(case, run(subject, case), expected(case, subject.precision[case.dtype]))
+    return judge(case, run(subject, case), expected_of(subject, case))
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from fullattention.conformance.case import (
     as_mask,
     compare,
     expected,
+    expected_of,
     judge,
     layer_for,
     put,
@@ -66,7 +67,7 @@ def _flag(base: Case) -> Checks:
         def trial(subject: Subject, mask: np.ndarray = mask) -> float:
             given = as_mask(subject, mask)
             got = answer(subject, base, layer_for(subject, base)(*put(subject, base), given))
-            return judge(base, got, expected(base, subject.precision[base.dtype]))
+            return judge(base, got, expected_of(subject, base))
 
         yield Check(
             requirement="M1",
@@ -110,7 +111,7 @@ def _polarity_and_kind(base: Case) -> Checks:
         array = subject.arrays.put(masks.build(case.mask, case.shape, case.seed), subject.device)
         holder = SimpleNamespace(mask=array)
         got = answer(subject, case, layer_for(subject, case)(*put(subject, case), holder))
-        return judge(case, got, expected(case, subject.precision[case.dtype]))
+        return judge(case, got, expected_of(subject, case))
 
     yield Check(
         requirement="M3",
@@ -172,7 +173,7 @@ def _with_layout(subject: Subject, case: Case, layout: str) -> float:
         raise Refused(str(error)) from error
     layer = layer_for(subject, case)
     got = answer(subject, case, layer(*put(subject, case), SimpleNamespace(mask=array)))
-    return judge(case, got, expected(case, subject.precision[case.dtype]))
+    return judge(case, got, expected_of(subject, case))
 
 
 def _refused_mask(requirement: str, base: Case, label: str, mask: np.ndarray) -> Check:
@@ -213,7 +214,7 @@ def _rows(subject: Subject, case: Case) -> float:
     identity = np.broadcast_to(np.eye(S)[None, :, None, :], (B, S, H, S))
     v = subject.arrays.put(identity.astype(numpy_dtype(case.dtype)), subject.device)
     got = answer(subject, case, layer_for(subject, case)(q, k, v, put_mask(subject, case))).out
-    want = expected(case, subject.precision[case.dtype])
+    want = expected_of(subject, case)
     hidden = masks.hidden_by(case.mask, case.shape, case.seed)
     weights = got.astype(np.float64).transpose(0, 2, 1, 3)
     if weights[np.broadcast_to(False if hidden is None else hidden, weights.shape)].any():
@@ -293,4 +294,4 @@ def _same_bits(subject: Subject, case: Case) -> float:
     if "determinism" not in subject.lacks and clean.out.tobytes() != poisoned.out.tobytes():
         apart = abs(clean.out.astype(np.float64) - poisoned.out.astype(np.float64)).max()
         raise Failed(f"a large finite number in a hidden position changed V by up to {apart:.3g}")
-    return judge(plain, poisoned, expected(plain, subject.precision[case.dtype]))
+    return judge(plain, poisoned, expected_of(subject, plain))

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from fullattention.conformance import masks
+from fullattention.conformance import addresses, masks
 from fullattention.conformance.case import (
     DISTINCT,
     Case,
@@ -16,7 +16,7 @@ from fullattention.conformance.case import (
 )
 from fullattention.conformance.check import Check, Checks, case_check
 from fullattention.conformance.core import gather
-from fullattention.conformance.data import REGIMES, numpy_dtype
+from fullattention.conformance.data import REGIMES
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
 
@@ -66,14 +66,10 @@ def _parity(base: Case, requirement: str, S: int, *, quick: bool) -> Check:
     case = base.but(shape=Sizes(1, 3, S, 2, 8, bits + 1))
 
     def trial(subject: Subject) -> float:
-        B, L, _, H, E, D = case.shape
-        kind = numpy_dtype(case.dtype)
-        signs = np.where((np.arange(S)[:, None] >> np.arange(D)) & 1, -1.0, 1.0)
-        values = np.broadcast_to(signs[None, :, None, :], (B, S, H, D)).astype(kind)
-        zeros, ones = np.zeros((B, L, H, E), kind), np.ones((B, S, H, E), kind)
-        arrays = (subject.arrays.put(array, subject.device) for array in (zeros, ones, values))
+        inputs = addresses.parity(case.shape, case.dtype)
+        arrays = (subject.arrays.put(array, subject.device) for array in inputs)
         got = answer(subject, case, layer_for(subject, case)(*arrays, None)).out
-        want = np.broadcast_to(np.arange(D) == bits, got.shape).astype(np.float64)
+        want = np.broadcast_to(np.arange(case.shape.D) == bits, got.shape).astype(np.float64)
         # Half a key's worth: room for weights that are not exactly 1 / S, none for a lost key.
         rounding = 2 * subject.precision[case.dtype].u_out * want
         return compare("V", "blhd", got, want, 0.5 / S + rounding)

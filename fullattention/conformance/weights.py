@@ -13,7 +13,7 @@ from fullattention.conformance.case import (
     Case,
     Failed,
     compare,
-    expected,
+    expected_of,
     inputs,
     judge,
     layer_for,
@@ -59,7 +59,7 @@ def _check(
 def _row_sums(subject: Subject, case: Case) -> float:
     weights = run(subject, case).weights
     assert weights is not None
-    bound = expected(case, subject.precision[case.dtype]).weights_bound.sum(-1)
+    bound = expected_of(subject, case).weights_bound.sum(-1)
     sums = weights.astype(np.float64).sum(-1)
     return compare("sum of a row of weights", "bhl", sums, np.ones(sums.shape), bound)
 
@@ -71,7 +71,7 @@ def _contiguous(subject: Subject, case: Case) -> None:
 
 
 def _product(subject: Subject, case: Case) -> float:
-    got, want = run(subject, case), expected(case, subject.precision[case.dtype])
+    got, want = run(subject, case), expected_of(subject, case)
     return max(judge(case, got, want), compare_product(case, got, want))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fullattention.backends.errors import InvalidInputError
-from fullattention.backends.interface import Array, Backend, MaskedRows, device_kind, dtype_name
+from fullattention.backends.interface import Array, Backend, MaskedRows, dtype_name
 from fullattention.backends.registry import load
 
 SMALLEST, LARGEST = 2.0**-126, 3.4028234663852886e38
@@ -208,13 +208,13 @@ class FullAttention:
         A scale of NaN or infinity does so in every row [S4]; a negative one where a key is
         hidden, since it multiplies after masking: -1 * -inf = inf [S3].
         """
-        put = self.backend.arrays.put
+        arrays = self.backend.arrays
         if not math.isfinite(scale):
-            return [(put(np.ones((1, 1, 1, 1), bool), str(like.device)), math.nan)]
+            return [(arrays.put(np.ones((1, 1, 1, 1), bool), arrays.device(like)), math.nan)]
         if scale > 0 or (hidden is None and not causal):
             return []
         if hidden is None:
-            rows = put((np.arange(L) < L - 1).reshape(1, 1, L, 1), str(like.device))
+            rows = arrays.put((np.arange(L) < L - 1).reshape(1, 1, L, 1), arrays.device(like))
         else:
             rows = hidden.any(-1)[..., None]
         return [(rows, math.nan)]
@@ -289,10 +289,11 @@ def check_device(backend: Backend, name: str, array: Any) -> None:
     Raises:
         InvalidInputError: the kinds differ.
     """
-    kind = device_kind(array)
+    device = backend.arrays.device(array)
+    kind = device.partition(":")[0]
     if kind != backend.device.partition(":")[0]:
         raise InvalidInputError(
-            f"{name} is on {array.device}: backend {backend.name!r} was loaded for "
+            f"{name} is on {device}: backend {backend.name!r} was loaded for "
             f"{backend.device!r}; pass device={kind!r} [C8]"
         )
 

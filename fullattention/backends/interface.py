@@ -78,6 +78,16 @@ results, and the gradients of the inner product of results and cotangents by the
 gradients can be differentiated again."""
 
 
+def own_device(array: Array) -> str:
+    """The device that an array names itself, such as "cpu" or "cuda:0"."""
+    return _text_of(array.device)
+
+
+@functools.cache  # a call of the layer asks several times, and small calls last microseconds
+def _text_of(value: object) -> str:
+    return str(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arrays:
     """How the arrays of one library are made, read and combined."""
@@ -104,6 +114,8 @@ class Arrays:
     any_true: Callable[[Array], bool]
     """False if no entry of a boolean array is True; may answer True without looking where looking
     would wait for a device."""
+    device: Callable[[Array], str] = own_device
+    """Where an array lies, as `put` takes it."""
     vjp: VectorJacobian | None = None
     """Differentiates; None where the library does not."""
 
@@ -170,19 +182,4 @@ def _refuse_unknown(name: str, given: Mapping[str, object], known: tuple[str, ..
 
 def dtype_name(array: Array) -> str:
     """Name of an array's dtype as NumPy spells it, whatever library it comes from."""
-    return _name_of(array.dtype)
-
-
-@functools.cache  # a call of the layer asks six times, and small calls last microseconds
-def _name_of(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def device_kind(array: Array) -> str:
-    """Kind of device an array lies on, such as "cpu" or "cuda"."""
-    return _kind_of(array.device)
-
-
-@functools.cache
-def _kind_of(device: object) -> str:
-    return str(device).partition(":")[0].lower()
+    return _text_of(array.dtype).removeprefix("torch.")

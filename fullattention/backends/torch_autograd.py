@@ -1,0 +1,121 @@
+"""Kernels that bring their own backward pass, as an `attend` that torch can differentiate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from fullattention.backends.interface import Array, Attend
+
+LARGEST_SEED = 2**63 - 1
+
+ONCE = "its backward kernels have no derivative"
+"""Why a backend of such kernels lacks double_backward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What both passes are told besides their arrays."""
+
+    causal: bool
+    scale: float
+    dropout: float
+    seed: int
+    """Which weights are dropped depends on it and on the weight's place alone, so that the
+    backward pass can drop the same ones. 0 where nothing is dropped."""
+
+
+class Kernels(Protocol):
+    """A pair of passes over torch tensors; both take any strides but where it is said."""
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        hidden: torch.Tensor | None,
+        options: Options,
+        *,
+        weights: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """V (B, L, H, D), the weights (B, H, L, S) after dropout or None, and logsumexp (B, H, L).
+
+        The last is the logarithm of the sum over keys of exp(scaled score), before dropout.
+        """
+
+    def backward(
+        self,
+        g_out: torch.Tensor,
+        g_weights: torch.Tensor | None,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        hidden: torch.Tensor | None,
+        out: torch.Tensor,
+        logsumexp: torch.Tensor,
+        options: Options,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients by q, k and v; `g_out` and `g_weights` come contiguous."""
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        hidden: torch.Tensor | None,
+        kernels: Kernels,
+        options: Options,
+        weights: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        out, a, logsumexp = kernels.forward(q, k, v, hidden, options, weights=weights)
+        ctx.save_for_backward(q, k, v, hidden, out, logsumexp)
+        ctx.set_materialize_grads(False)
+        ctx.kernels, ctx.options = kernels, options
+        return out, a
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, g_out: torch.Tensor | None, g_weights: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, hidden, out, logsumexp = ctx.saved_tensors
+        g_out = torch.zeros_like(out) if g_out is None else g_out.contiguous()
+        g_weights = None if g_weights is None else g_weights.contiguous()
+        gradients = ctx.kernels.backward(
+            g_out, g_weights, q, k, v, hidden, out, logsumexp, ctx.options
+        )
+        return *gradients, None, None, None, None
+
+
+def differentiable(kernels: Kernels) -> Attend:
+    """The `attend` of a pair of passes; calls that need no gradient skip autograd's bookkeeping.
+
+    Dropout draws its seed from torch's generator of the CPU, whatever the device.
+    """
+
+    def attend(
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        hidden: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+        weights: bool,
+    ) -> tuple[Array, Array | None]:
+        seed = int(torch.randint(LARGEST_SEED, ())) if dropout > 0 else 0
+        options = Options(causal=causal, scale=scale, dropout=dropout, seed=seed)
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            out, a = _Attention.apply(q, k, v, hidden, kernels, options, weights)  # type: ignore[no-untyped-call]
+        else:
+            out, a, _ = kernels.forward(q, k, v, hidden, options, weights=weights)
+        return out, a
+
+    return attend

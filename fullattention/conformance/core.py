@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.interface import Array
+from fullattention.backends.precision import DTYPES
 from fullattention.conformance import addresses, layouts, masks
 from fullattention.conformance.bound import Expected, attention_bound
 from fullattention.conformance.case import (
@@ -117,6 +118,8 @@ def _form(base: Case) -> Checks:
         case = base.but(mask=mask, weights=True)
         yield case_check("C2", case, quick=True)
         yield _check("C2", "same V with and without weights", case, _same_without_weights)
+    causal = base.but(shape=Sizes(2, 6, 6, 3, 8, 8), mask=masks.CAUSAL)
+    yield _check("C2", "constructor's defaults", causal, _by_default, quick=True, needs="arguments")
     for name, value in (("factor", 1), ("tau", 7.5), ("delta", 7.5)):
         yield _check(
             "C7",
@@ -141,6 +144,15 @@ def _same_without_weights(subject: Subject, case: Case) -> float:
     return max(
         judge(case, got, want),
         compare("V without weights", "blhd", without, got.out.astype(np.float64), want.out_bound),
+    )
+
+
+def _by_default(subject: Subject, case: Case) -> float:
+    """Without arguments the layer is causal, scales by 1 / sqrt(E) and returns no weights."""
+    layer = subject.build(masked_rows=case.masked_rows)
+    layer.eval()
+    return judge(
+        case, answer(subject, case, layer(*put(subject, case), None)), expected_of(subject, case)
     )
 
 
@@ -371,6 +383,7 @@ def _refusals(base: Case) -> Checks:
         "complex": ("complex64", "complex64", "complex64"),
     }.items():
         yield _refusal(base, label, (q, k, v), dtypes=dtypes, quick=True)
+    yield _check("C8", "what is lacking", base, _lacking_refused, quick=True, needs="arguments")
 
 
 def _refusal(
@@ -391,6 +404,27 @@ def _refusal(
         refuses(lambda: layer_for(subject, case)(*arrays, None))
 
     return _check("C8", label, base, trial, quick=quick, needs=needs)
+
+
+def _lacking_refused(subject: Subject, case: Case) -> None:
+    """Require that a call is refused, not answered in another way, if it needs what is lacking."""
+    square = case.but(shape=Sizes(2, 6, 6, 3, 8, 8))
+    asked = {
+        "mask": square.but(mask="random/LS"),
+        "causal": square.but(mask=masks.CAUSAL),
+        "weights": square.but(weights=True),
+        "dropout": square,
+    }
+    asked |= {name: square.but(dtype=name) for name in DTYPES if name not in subject.precision}
+    for need, one in asked.items():
+        if need in subject.lacks or need in DTYPES:
+            try:
+                run(subject, one, dropout=0.5 * (need == "dropout"), training=True)
+            except Failed:
+                raise
+            except Exception:  # noqa: BLE001 - how a refusal reads is for other checks
+                continue
+            raise Failed(f"lacks {need!r}, and answered a call that needs it")
 
 
 # Repetition: determinism, neighbours, state, threads.

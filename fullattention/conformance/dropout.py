@@ -48,6 +48,8 @@ LONG = Sizes(4, 32, 64, 8, 8, 128)
 def checks(dtype: str, primary: bool) -> Checks:
     """The section's checks for one dtype."""
     base = Case(dtype=dtype, shape=SHAPE, data="uniform")
+    # The first of all: no other check has given a seed yet.
+    yield _check("P2", "p=0.1 by default, never seeded", base, _by_default, "dropout arguments")
     yield _check("P1", "p=0.5 in eval", base, _eval_is_identity, needs="arguments")
     yield _check("P2", "p=0.5", base, functools.partial(_statistics, p=0.5))
     if not primary:
@@ -86,6 +88,13 @@ def _check(
         needs=needs_of(case) | frozenset(needs.split()),
         quick=True,
     )
+
+
+def _by_default(subject: Subject, case: Case) -> None:
+    """A new layer is in training, and drops one weight in ten."""
+    layer = subject.build(mask_flag=False, masked_rows=case.masked_rows)
+    kept = _dropped_by(layer, subject, case) != 0
+    _require_rate(kept, np.ones_like(kept), 0.9)
 
 
 def _eval_is_identity(subject: Subject, case: Case) -> float:

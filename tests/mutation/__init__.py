@@ -1,1 +1,1 @@
-"""The suite judged: planted faults and mutants that it must convict, valid variants it must clear."""
+"""The suite judged: it must convict planted faults and mutants, and clear valid variants."""

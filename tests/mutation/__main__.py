@@ -45,10 +45,10 @@ def judged(chosen: Sequence[Job], *, patience: float = PATIENCE) -> list[Outcome
     """What the suite makes of each candidate, told as it goes."""
     found = []
     answers = outcomes([(work, item) for *_, work, item in chosen], patience=patience)
-    for (group, kind, id, _, _), conviction in zip(chosen, answers, strict=True):
-        found.append(Outcome(group, kind, id, conviction))
+    for (group, kind, name, _, _), conviction in zip(chosen, answers, strict=True):
+        found.append(Outcome(group, kind, name, conviction))
         if not conviction and group != "valid":
-            print(f"not convicted: {id}", flush=True)
+            print(f"not convicted: {name}", flush=True)
         if len(found) % 100 == 0:
             print(f"{len(found)} of {len(chosen)}", flush=True)
     return found
@@ -57,11 +57,11 @@ def judged(chosen: Sequence[Job], *, patience: float = PATIENCE) -> list[Outcome
 def main(arguments: Sequence[str] | None = None) -> int:
     """Judge, print the tables and what is wrong; 1 if anything is."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/mutation.md")
-    parser.add_argument("--only", default="", metavar="ID", help="the candidates whose id begins so")
+    parser.add_argument("--write", action="store_true", help="renew the tables in docs/mutation.md")
+    parser.add_argument("--only", default="", metavar="ID", help="candidates whose id begins so")
     options = parser.parse_args(arguments)
     equivalent = {
-        id: reason for id, reason in read_equivalent().items() if id.startswith(options.only)
+        name: reason for name, reason in read_equivalent().items() if name.startswith(options.only)
     }
     found = judged([job for job in jobs() if job[2].startswith(options.only)])
     block = tables(found, equivalent)

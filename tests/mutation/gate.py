@@ -37,10 +37,10 @@ def read_equivalent(path: Path = EQUIVALENT) -> dict[str, str]:
     for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("equivalent", []):
         if set(entry) != {"reason", "mutants"} or not (entry["reason"] and entry["mutants"]):
             raise ValueError(f"{path}: an entry must have a `reason` and `mutants`: {entry}")
-        for id in entry["mutants"]:
-            if id in found:
-                raise ValueError(f"{path}: {id!r} is there twice")
-            found[id] = entry["reason"]
+        for mutant in entry["mutants"]:
+            if mutant in found:
+                raise ValueError(f"{path}: {mutant!r} is there twice")
+            found[mutant] = entry["reason"]
     return found
 
 
@@ -54,11 +54,11 @@ def complaints(outcomes: Sequence[Outcome], equivalent: Mapping[str, str]) -> It
         elif one.group == "mutant" and not one.conviction and one.id not in equivalent:
             yield f"survives: {one.id}"
     convictions = {one.id: one.conviction for one in outcomes if one.group == "mutant"}
-    for id in equivalent:
-        if id not in convictions:
-            yield f"listed as equivalent, and there is no such mutant: {id}"
-        elif convictions[id]:
-            yield f"listed as equivalent, and killed: {id}: {convictions[id]}"
+    for mutant in equivalent:
+        if mutant not in convictions:
+            yield f"listed as equivalent, and there is no such mutant: {mutant}"
+        elif convictions[mutant]:
+            yield f"listed as equivalent, and killed: {mutant}: {convictions[mutant]}"
 
 
 def tables(outcomes: Sequence[Outcome], equivalent: Mapping[str, str]) -> str:
@@ -76,9 +76,9 @@ def tables(outcomes: Sequence[Outcome], equivalent: Mapping[str, str]) -> str:
     )
 
 
-def module_of(id: str) -> str:
+def module_of(mutant: str) -> str:
     """The module that a mutant's id begins with."""
-    words = id.partition(":")[0].split(".")
+    words = mutant.partition(":")[0].split(".")
     return ".".join(words[: 2 if words[0] == "backends" else 1])
 
 
@@ -94,10 +94,10 @@ def _table(
             row = rows.setdefault(name, [0, 0, 0, 0])
             row[0] += 1
             row[1 if one.conviction else 3 if one.id in equivalent else 2] += 1
-    lines = [f"| {title} | number | killed | survivors | equivalent |", "|---|---:|---:|---:|---:|"]
-    for name in sorted(rows, key=lambda name: (name == "all", name)):
-        lines.append(f"| {name} | {' | '.join(map(str, rows[name]))} |")
-    return "\n".join(lines) + "\n"
+    head = (f"| {title} | number | killed | survivors | equivalent |", "|---|---:|---:|---:|---:|")
+    names = sorted(rows, key=lambda name: (name == "all", name))
+    lines = (f"| {name} | {' | '.join(map(str, rows[name]))} |" for name in names)
+    return "\n".join((*head, *lines)) + "\n"
 
 
 def written_into(document: str, block: str) -> str:

@@ -25,14 +25,20 @@ from tests.zoo.valid import VALID
 FAULTY = {specimen.name: specimen for specimen in (*FAULTY_BACKENDS, *FAULTY_LAYERS)}
 RIGHT = {specimen.name: specimen for specimen in VALID}
 
+OWN_RULES = ("__init__", "is_real", "check_library", "attn_mask_of", "check_scale", "SMALLEST")
+"""What the layer refuses beyond the contract, in our interface: tests/test_layer.py proves it."""
+
+ON_SOME_CPUS = ("leaks", "LEAK", "_apart")
+"""What torch's product on CPUs with AMX needs, and no other runs."""
+
 MUTATED = {
     "backends.numpy_reference": (),
     "backends.numpy_matmul": (),
     "backends.numpy_arrays": (),
-    "backends.torch_einsum": ("leaks", "LEAK", "_apart"),
-    "layer": (),
+    "backends.torch_einsum": ON_SOME_CPUS,
+    "layer": OWN_RULES,
 }
-"""The modules, and the names in each that are left as they are: what runs on some CPUs only."""
+"""The modules, and the names in each that are left as they are."""
 
 Alive = Callable[[], None]
 """Called now and then by what takes long."""
@@ -65,7 +71,10 @@ def against_mutant(mutant: Mutant, alive: Alive) -> str:
     except Exception as error:  # noqa: BLE001 - it is not our code any more
         return f"does not load: {type(error).__name__}: {error}"
     # Quick kills nearly all; what is left goes through the standard level, in one candidate.
-    tries: list[tuple[Level, Subject]] = [*(("quick", one) for one in candidates), ("standard", candidates[0])]
+    tries: list[tuple[Level, Subject]] = [
+        *(("quick", one) for one in candidates),
+        ("standard", candidates[0]),
+    ]
     for level, subject in tries:
         found = conviction(subject, level, alive)
         if found:
@@ -74,7 +83,10 @@ def against_mutant(mutant: Mutant, alive: Alive) -> str:
 
 
 def conviction(
-    subject: Subject, level: Level, alive: Alive, excused: Callable[[Result], bool] = lambda _: False
+    subject: Subject,
+    level: Level,
+    alive: Alive,
+    excused: Callable[[Result], bool] = lambda _: False,
 ) -> str:
     """The first failure that the suite finds in a candidate; empty if it is conformant."""
 
@@ -137,6 +149,6 @@ def under(layer: ModuleType, backend: Backend) -> Subject:
 
 @functools.cache
 def under_the_layer() -> tuple[Backend, ...]:
-    """Backends that ask different things of the layer: NaN, 0 or nothing in hidden rows."""
-    chosen = (RIGHT[name].candidate for name in ("rows-zero", "rows-unsent"))
+    """Backends that ask different things of the layer: of hidden rows, and what they lack."""
+    chosen = (RIGHT[name].candidate for name in ("rows-zero", "rows-unsent", "fewest"))
     return (load("numpy-matmul", "cpu"), *(one for one in chosen if isinstance(one, Backend)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
+import itertools
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,9 @@ LONG, MARGIN = 90, 24
 
 Place = tuple[ast.AST, str, int | None]
 """A node, one of its fields, and an index where that holds a list."""
+
+Found = Iterator[tuple[ast.AST, Sequence[Place]]]
+"""Functions, and the way to a place in each."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,10 @@ def mutants(module: str, source: str, *, without: Container[str] = ()) -> Iterat
                     continue
                 seen.add(mutated)
                 place = f"{module}.{_name(path)}" if _name(path) else module
-                id = f"{place}: {' -> '.join(_apart(before, after))}"
-                ids[id] += 1
-                yield Mutant(id if ids[id] == 1 else f"{id} #{ids[id]}", module, kind, mutated)
+                change = f"{place}: {' -> '.join(_apart(before, after))}"
+                ids[change] += 1
+                number = f" #{ids[change]}" * (ids[change] > 1)
+                yield Mutant(change + number, module, kind, mutated)
 
 
 def _changed(tree: ast.Module, statements: list[str], path: Sequence[Place]) -> list[str]:
@@ -72,12 +76,10 @@ def _changed(tree: ast.Module, statements: list[str], path: Sequence[Place]) -> 
     return [*statements[:index], ast.unparse(tree.body[index]), *statements[index + 1 :]]
 
 
-def _places(
-    tree: ast.Module, without: Container[str]
-) -> Iterator[tuple[ast.AST, Sequence[Place]]]:
+def _places(tree: ast.Module, without: Container[str]) -> Found:
     """Each place that an operator may change, with its function and the way to it."""
 
-    def visit(node: ast.AST, function: ast.AST, path: list[Place]) -> Iterator[tuple[ast.AST, Sequence[Place]]]:
+    def visit(node: ast.AST, function: ast.AST, path: list[Place]) -> Found:
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns", "decorator_list", "bases"):
                 continue
@@ -126,7 +128,7 @@ def _shown(path: Sequence[Place], node: ast.AST, function: str) -> ast.AST | Non
         if isinstance(candidate, ast.keyword | ast.arguments | ast.comprehension):
             continue
         text = _text(candidate)
-        if isinstance(candidate, ast.stmt) or len(text) >= ENOUGH and function.count(text) == 1:
+        if isinstance(candidate, ast.stmt) or (len(text) >= ENOUGH and function.count(text) == 1):
             return None if candidate is node else candidate
     return None
 
@@ -140,13 +142,19 @@ def _apart(before: str, after: str) -> tuple[str, str]:
     """Two long lines from a little before the first difference to a little after the last."""
     if max(len(before), len(after)) <= LONG:
         return before, after
-    ahead = len(os.path.commonprefix([before, after]))
-    behind = len(os.path.commonprefix([before[ahead:][::-1], after[ahead:][::-1]]))
+    ahead = _alike(before, after)
+    behind = _alike(before[ahead:][::-1], after[ahead:][::-1])
     start, end = max(ahead - MARGIN, 0), max(behind - MARGIN, 0)
     return tuple(  # type: ignore[return-value] # of two
         "..." * bool(start) + text[start : len(text) - end] + "..." * bool(end)
         for text in (before, after)
     )
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _name(path: Sequence[Place]) -> str:

@@ -225,9 +225,15 @@ def name(node: ast.AST) -> Iterator[ast.AST]:
                 yield ast.Name(new, node.ctx)
 
 
+STATEMENTS = (
+    *(ast.Assign, ast.AnnAssign, ast.AugAssign),
+    *(ast.Expr, ast.For, ast.Return, ast.Raise),
+)
+
+
 def deletion(node: ast.AST) -> Iterator[ast.AST]:
     """A statement left out."""
-    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.For | ast.Return | ast.Raise):
+    if isinstance(node, STATEMENTS):
         yield ast.Pass()
 
 

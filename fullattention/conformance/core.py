@@ -301,6 +301,8 @@ def _empty(base: Case) -> Checks:
         shape = DISTINCT._replace(**{axis: 0})
         yield _check("C6", "empty", base.but(shape=shape), _empty_result, quick=True)
         yield _check("C6", "empty", base.but(shape=shape, weights=True), _empty_result)
+    no_columns = base.but(shape=DISTINCT._replace(D=0), weights=True)
+    yield case_check("C6", no_columns, quick=True)
     no_time = base.but(shape=DISTINCT._replace(L=0, S=0), mask=masks.CAUSAL)
     yield _check("C6", "empty", no_time, _empty_result, needs="causal")
     every = Sizes(0, 0, 0, 0, 3, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,12 +71,11 @@ def against_mutant(mutant: Mutant, alive: Alive) -> str:
     except Exception as error:  # noqa: BLE001 - it is not our code any more
         return f"does not load: {type(error).__name__}: {error}"
     # Quick kills nearly all; what is left goes through the standard level, in one candidate.
-    tries: list[tuple[Level, Subject]] = [
-        *(("quick", one) for one in candidates),
-        ("standard", candidates[0]),
-    ]
+    tries: list[tuple[Level, Subject]] = [("quick", candidate) for candidate in candidates]
+    tries.append(("standard", candidates[0]))
+    dtypes = ("float32",) if mutant.module == "layer" else ()  # policy does not depend on them
     for level, subject in tries:
-        found = conviction(subject, level, alive)
+        found = conviction(subject, level, alive, dtypes=dtypes)
         if found:
             return found
     return ""
@@ -86,6 +85,8 @@ def conviction(
     subject: Subject,
     level: Level,
     alive: Alive,
+    *,
+    dtypes: Sequence[str] = (),
     excused: Callable[[Result], bool] = lambda _: False,
 ) -> str:
     """The first failure that the suite finds in a candidate; empty if it is conformant."""
@@ -96,7 +97,7 @@ def conviction(
             raise _Convicted(f"{result.check}: {result.detail}")
 
     try:
-        verdict = judge_subject(subject, level=level, progress=stop)
+        verdict = judge_subject(subject, level=level, dtypes=dtypes, progress=stop)
     except _Convicted as found:
         return str(found)
     left = [result for result in verdict.results if not excused(result)]
@@ -114,7 +115,7 @@ def against_faulty(name: str, alive: Alive) -> str:
 def against_valid(name: str, alive: Alive) -> str:
     """What the suite holds against a valid variant; empty if nothing."""
     subject = load_subject(RIGHT[name].candidate)
-    return conviction(subject, "standard", alive, lambda result: torchs_own(name, result))
+    return conviction(subject, "standard", alive, excused=lambda result: torchs_own(name, result))
 
 
 def subjects(mutant: Mutant) -> Iterator[Subject]:

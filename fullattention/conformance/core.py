@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array
 from fullattention.backends.precision import DTYPES
 from fullattention.conformance import addresses, layouts, masks
@@ -372,6 +373,10 @@ def _refusals(base: Case) -> Checks:
     broadcast = {
         "k has one key, v several": (q, (B, 1, H, E), v),
         "v has one key, k several": (q, k, (B, 1, H, D)),
+        "k has batch 1": (q, (1, S, H, E), v),
+        "v has batch 1": (q, k, (1, S, H, D)),
+        "k has one head": (q, (B, S, 1, E), v),
+        "v has one head": (q, k, (B, S, 1, D)),
         "k and v have batch 1": (q, (1, S, H, E), (1, S, H, D)),
         "k and v have one head": (q, (B, S, 1, E), (B, S, 1, D)),
     }
@@ -385,7 +390,11 @@ def _refusals(base: Case) -> Checks:
         "complex": ("complex64", "complex64", "complex64"),
     }.items():
         yield _refusal(base, label, (q, k, v), dtypes=dtypes, quick=True)
-    yield _check("C8", "what is lacking", base, _lacking_refused, quick=True, needs="arguments")
+    plain = base.but(shape=Sizes(2, 16, 16, 2, 16, 16))
+    yield _check("C8", "plain call is answered", plain, _plain_answered, quick=True)
+    yield _check(
+        "C8", "what is lacking is refused", base, _lacking_refused, quick=True, needs="arguments"
+    )
 
 
 def _refusal(
@@ -427,6 +436,15 @@ def _lacking_refused(subject: Subject, case: Case) -> None:
             except Exception:  # noqa: BLE001 - how a refusal reads is for other checks
                 continue
             raise Failed(f"lacks {need!r}, and answered a call that needs it")
+
+
+def _plain_answered(subject: Subject, case: Case) -> float:
+    """Require an answer where no lack is an excuse: no mask, scale, weights or dropout."""
+    try:
+        got = run(subject, case)
+    except UnsupportedError as error:
+        raise Failed(f"refused a call that does not need {error.capability!r}") from error
+    return judge(case, got, expected_of(subject, case))
 
 
 # Repetition: determinism, neighbours, state, threads.

@@ -70,11 +70,16 @@ def against_mutant(mutant: Mutant, alive: Alive) -> str:
         candidates = list(subjects(mutant))
     except Exception as error:  # noqa: BLE001 - it is not our code any more
         return f"does not load: {type(error).__name__}: {error}"
-    # Quick kills nearly all; what is left goes through the standard level, in one candidate.
-    tries: list[tuple[Level, Subject]] = [("quick", candidate) for candidate in candidates]
-    tries.append(("standard", candidates[0]))
-    dtypes = ("float32",) if mutant.module == "layer" else ()  # policy does not depend on them
-    for level, subject in tries:
+    # Quick kills nearly all; what is left goes through the standard level, in one candidate. The
+    # layer's policy hardly depends on dtypes: one is enough, after one look at all.
+    one = ("float32",) if mutant.module == "layer" else ()
+    first = candidates[0]
+    tries: list[tuple[Subject, Level, Sequence[str]]] = [
+        *((candidate, "quick", one) for candidate in candidates),
+        *[(first, "quick", ())] * bool(one),
+        (first, "standard", one),
+    ]
+    for subject, level, dtypes in tries:
         found = conviction(subject, level, alive, dtypes=dtypes)
         if found:
             return found
@@ -150,6 +155,8 @@ def under(layer: ModuleType, backend: Backend) -> Subject:
 
 @functools.cache
 def under_the_layer() -> tuple[Backend, ...]:
-    """Backends that ask different things of the layer: of hidden rows, and what they lack."""
-    chosen = (RIGHT[name].candidate for name in ("rows-zero", "rows-unsent", "fewest"))
-    return (load("numpy-matmul", "cpu"), *(one for one in chosen if isinstance(one, Backend)))
+    """Backends that ask different things of the layer, in two libraries."""
+    names = ("rows-zero", "by-the-letter", "strided-result", "fewest")
+    chosen = [RIGHT[name].candidate for name in names]
+    zoo = [candidate for candidate in chosen if isinstance(candidate, Backend)]
+    return (load("numpy-matmul", "cpu"), *zoo, load("torch-einsum", "cpu"))

@@ -16,6 +16,9 @@ SILENT = ("errstate", "require_cpu", "require_device", "check_device")
 ENOUGH = 12
 """Characters of code by which a reader knows the place."""
 
+UNORDERED = (ast.Compare, ast.For)
+"""Where the order of a tuple's items does not matter: `in`, and loops over cases."""
+
 LONG, MARGIN = 90, 24
 """Characters beyond which a line is cut, and how many stay beside what changed."""
 
@@ -89,7 +92,8 @@ def _places(tree: ast.Module, without: Container[str]) -> Found:
                     continue
                 here = [*path, (node, field, i if isinstance(value, list) else None)]
                 inside = child if isinstance(child, ast.FunctionDef) else function
-                yield inside, here
+                if not (isinstance(child, ast.Tuple) and isinstance(node, UNORDERED)):
+                    yield inside, here
                 if not isinstance(child, ast.Raise):
                     yield from visit(child, inside, here)
 
@@ -105,16 +109,22 @@ def _is_left(node: ast.AST, without: Container[str]) -> bool:
             return True
         case ast.keyword(arg=name) if name in UNREAD:
             return True
-        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in SILENT:
-            return True
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name))):
-            return name in SILENT
         case ast.FunctionDef(name=name):
             return name in without or name in SILENT
-        case ast.If() | ast.Assign() | ast.keyword():
-            of_interest = node.test if isinstance(node, ast.If) else node.value
-            return any(isinstance(x, ast.Name) and x.id in without for x in ast.walk(of_interest))
+        case ast.If(test=part):
+            return _mentions(part, without)
+        case ast.Assign() | ast.Expr() | ast.keyword() | ast.Call():
+            return _mentions(node, without) or _mentions(getattr(node, "func", node), SILENT)
     return False
+
+
+def _mentions(node: ast.AST, names: Container[str]) -> bool:
+    """Whether a name or an attribute in a piece of code is one of some."""
+    return any(
+        (isinstance(part, ast.Name) and part.id in names)
+        or (isinstance(part, ast.Attribute) and part.attr in names)
+        for part in ast.walk(node)
+    )
 
 
 def _shown(path: Sequence[Place], node: ast.AST, function: str) -> ast.AST | None:

@@ -62,6 +62,8 @@ def checks(dtype: str, primary: bool) -> Checks:
         yield _check(
             "P1", f"p={p} is refused", base, functools.partial(_refused, p=p), needs="arguments"
         )
+    negative = base.but(scale=-0.5)
+    yield _check("P2", "p=0.5", negative, functools.partial(_statistics, p=0.5))
     many = base.but(shape=LONG)
     yield _check("P2", "p=0.1", many, functools.partial(_statistics, p=0.1))
     square = base.but(mask=masks.CAUSAL, shape=Sizes(3, 24, 24, 5, 8, 48))

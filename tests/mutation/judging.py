@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -140,7 +141,10 @@ def subjects(mutant: Mutant) -> Iterator[Subject]:
 def loaded(mutant: Mutant) -> ModuleType:
     """A module with the mutant's source that nothing else knows of."""
     module = ModuleType(f"fullattention.{mutant.module}")
-    exec(compile(mutant.source, f"<{mutant.id}>", "exec"), vars(module))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler sees some of the nonsense by itself
+        code = compile(mutant.source, f"<{mutant.id}>", "exec")
+    exec(code, vars(module))
     return module
 
 

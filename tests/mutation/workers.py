@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -89,10 +90,8 @@ def outcomes(
 
 def _serve(connection: Connection) -> None:
     """The process: answer each job, with None as a sign of life before and in between."""
-    connection.send(None)
-    while True:
-        try:
+    with contextlib.suppress(EOFError, BrokenPipeError):  # whoever asks may be gone
+        connection.send(None)
+        while True:
             work, item = connection.recv()
-        except EOFError:
-            return
-        connection.send(work(item, lambda: connection.send(None)))
+            connection.send(work(item, lambda: connection.send(None)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fullattention.bench.ratio import Ratio, ratio_of
+from fullattention.bench.ratio import INTERIM, Ratio, ratio_of
 
 TakeTurn = Callable[[], float]
 """Seconds per call of one turn, more than 0.
@@ -118,7 +118,7 @@ def _look(blocks: Blocks, racing: Sequence[str], rules: Rules) -> tuple[list[str
     if len(blocks.rows) < rules.fewest_blocks:
         behind = {name for name in others if _is_far_behind(blocks, name, best, rules)}
         return [name for name in racing if name not in behind], False
-    verdicts = {name: blocks.ratio(name, best).verdict for name in others}
+    verdicts = {name: blocks.ratio(name, best).verdict(INTERIM) for name in others}
     left = [name for name in racing if verdicts.get(name) != "slower"]
     return left, "not settled" not in verdicts.values()
 

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 PROC = Path("/proc/self")
 
+RESOLUTION = 2**19
+"""Bytes. Linux counts each thread's pages in batches, so that less may go unseen."""
+
 
 class DeviceTimer(Protocol):
     """The time that work takes on the device itself, without the launching."""
@@ -58,8 +61,8 @@ def peak_bytes(
 ) -> int | None:
     """The most memory that one call held at a time beyond what there was before it.
 
-    On the CPU by the process's resident pages, which Linux counts in steps of about a quarter of a
-    MiB; on a GPU by the library's own count. None where neither tells.
+    On the CPU by the process's resident pages, of which Linux tells no less than `RESOLUTION`; on a
+    GPU by the library's own count. None where neither tells.
     """
     kind = device.partition(":")[0]
     if kind == "cuda" and library == "torch":
@@ -94,7 +97,8 @@ def _resident_peak(proc: Path, call: Callable[[], object]) -> int | None:
         (proc / "clear_refs").write_text("5")  # sets VmHWM, the high-water mark, to VmRSS
         before = _status(proc, "VmRSS")
         call()
-        return max(0, _status(proc, "VmHWM") - before)
+        peak = _status(proc, "VmHWM") - before
+        return peak if peak >= RESOLUTION else None
     except (OSError, KeyError):
         return None
 

@@ -15,6 +15,7 @@ import numpy as np
 from fullattention.bench.ceilings import Rates, floors, impossible
 from fullattention.bench.contest import Blocks, LeftError, Rules, contest
 from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.ratio import FINAL, REPORTED
 from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.turns import Clock
 from fullattention.bench.work import Work, work
@@ -71,6 +72,11 @@ class Measured:
     """Seconds per call of each turn, by the candidate's name."""
     broken: Mapping[str, str]
     """Candidates that raised, hung or died, which is no refusal -> how."""
+
+    def over_baseline(self, name: str) -> Comparison | None:
+        """A candidate's comparison with the baseline; None where the two did not both run."""
+        pairs = {(one.backend, one.against): one for one in self.comparisons}
+        return pairs.get((name, BASELINE))
 
 
 def measure(
@@ -285,6 +291,7 @@ def _comparisons(
             if name == against:
                 continue
             found = blocks.ratio(name, against)
+            low, high = found.interval(REPORTED)
             comparisons.append(
                 Comparison(
                     workload=workload.name,
@@ -296,9 +303,9 @@ def _comparisons(
                     backend=name,
                     against=against,
                     ratio=found.ratio,
-                    low=found.low,
-                    high=found.high,
-                    verdict=found.verdict,
+                    low=low,
+                    high=high,
+                    verdict=found.verdict(FINAL),
                     smallest_difference=found.smallest_difference,
                     blocks=found.blocks,
                     environment=environment,

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from fullattention.records import Speed
 
-REPORTED, DECIDING = 0.95, 0.99
-"""Confidence of the interval that is told, and of the one that a verdict needs."""
+REPORTED, FINAL, INTERIM = 0.95, 0.99, 0.998
+"""Confidence of the interval that is told; of the one that a verdict needs in the end; and of the
+one that a verdict needs before, since each look is one more chance to be wrong."""
 
 PRECISION = 0.02
 """Two backends are tied where they differ by less for certain."""
@@ -23,69 +25,90 @@ PRECISION = 0.02
 TRIMMED = 0.2
 """Share of the blocks that is left out at either end."""
 
-RESAMPLES = 2000
-
-NINE_IN_TEN = (2.576 + 1.282) / 2.576
-"""Half-widths of the deciding interval by which a ratio must differ from 1 for the interval to
-exclude 1 nine times in ten: normal quantiles of 0.995 and 0.9."""
+RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One backend's time over another's."""
+    """One backend's time over another's, both in the same blocks."""
 
-    ratio: float
-    low: float
-    high: float
-    """The 95 % interval."""
-    surely_above: float
-    surely_below: float
-    """The 99 % interval."""
+    logarithm: float
+    """Of the ratio: the trimmed mean over the blocks."""
+    error: float
+    """The logarithm's standard error."""
     blocks: int
 
     @property
-    def verdict(self) -> Speed:
+    def ratio(self) -> float:
+        """The ratio itself."""
+        return math.exp(self.logarithm)
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """Where the ratio lies with this confidence."""
+        half = self._half_width(confidence)
+        return math.exp(self.logarithm - half), math.exp(self.logarithm + half)
+
+    def verdict(self, confidence: float) -> Speed:
         """What is known of the first of the two."""
-        if self.surely_above > 1:
+        low, high = self.interval(confidence)
+        if low > 1:
             return "slower"
-        if self.surely_below < 1:
+        if high < 1:
             return "faster"
         near = 1 + PRECISION
-        tied = self.surely_above > 1 / near and self.surely_below < near
-        return "tie" if tied else "not settled"
+        return "tie" if 1 / near < low and high < near else "not settled"
 
     @property
     def smallest_difference(self) -> float:
-        """A difference from 1 that these blocks would show nine times in ten."""
-        half = math.log(self.surely_below / self.surely_above) / 2
-        return math.expm1(NINE_IN_TEN * half)
+        """A difference from 1 that these blocks show nine times in ten."""
+        usual = NormalDist().inv_cdf(0.9) * self.error
+        return math.expm1(self._half_width(FINAL) + usual)
+
+    def _half_width(self, confidence: float) -> float:
+        used = self.blocks - 2 * _cut(self.blocks)
+        return student_quantile((1 + confidence) / 2, used - 1) * self.error
 
 
 def ratio_of(times: np.ndarray, against: np.ndarray) -> Ratio:
-    """The ratio of two backends' times in the same blocks, in seconds.
+    """The ratio of two backends' times in the same blocks, two at least.
 
-    It is the trimmed mean of the blocks' logarithms, so that a block in which one turn met a
-    disturbance hardly counts. Its intervals are bootstrapped over the blocks; the resampling is
-    seeded, so that the same times give the same verdict.
+    It is a trimmed mean, so that a block in which one turn met a disturbance hardly counts. Its
+    error is bootstrapped over the blocks; the resampling is seeded, so that the same times give the
+    same verdict.
     """
     logarithms = np.log(times / against)
-    means = _middle(logarithms[_resampled(len(logarithms))])
-    tails = [(1 - confidence) / 2 for confidence in (REPORTED, DECIDING)]
-    quantiles = np.quantile(means, [tails[0], 1 - tails[0], tails[1], 1 - tails[1]])
-    low, high, above, below = (float(x) for x in np.exp(quantiles))
-    center = float(np.exp(_middle(logarithms)))
-    return Ratio(center, low, high, above, below, len(logarithms))
+    blocks = len(logarithms)
+    means = _middle(logarithms[_resampled(blocks)])
+    # Resamples of so few blocks scatter less than the blocks do.
+    error = float(means.std()) * math.sqrt(blocks / (blocks - 1))
+    return Ratio(float(_middle(logarithms)), error, blocks)
 
 
 def _middle(values: np.ndarray) -> np.ndarray:
     """Mean along the last axis without its lowest and its highest values."""
-    cut = int(TRIMMED * values.shape[-1])
-    middle = np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut]
-    means: np.ndarray = middle.mean(axis=-1)
+    cut = _cut(values.shape[-1])
+    means: np.ndarray = np.sort(values)[..., cut : values.shape[-1] - cut].mean(axis=-1)
     return means
+
+
+def _cut(blocks: int) -> int:
+    return int(TRIMMED * blocks)
 
 
 @functools.lru_cache(maxsize=256)
 def _resampled(blocks: int) -> np.ndarray:
     """Blocks drawn with replacement: (resamples, blocks)."""
     return np.random.default_rng(blocks).integers(0, blocks, (RESAMPLES, blocks))
+
+
+@functools.cache
+def student_quantile(probability: float, freedom: int) -> float:
+    """Quantile of Student's t by its expansion in 1 / freedom, to one percent from 5 on."""
+    z = NormalDist().inv_cdf(probability)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))

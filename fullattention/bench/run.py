@@ -15,7 +15,7 @@ import pytest
 
 from fullattention.bench.options import make_options
 from fullattention.bench.session import SESSION, TIMINGS, VERDICTS, BenchSession
-from fullattention.records import Environment, Timing, Verdict, read
+from fullattention.records import Comparison, Environment, Timing, Verdict, read
 
 RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
@@ -27,7 +27,7 @@ class Listener(Protocol):
     def started(self, environment: Environment, count: int) -> None:
         """So many timings are to be made, on this machine."""
 
-    def measured(self, timing: Timing) -> None:
+    def measured(self, timing: Timing, over_baseline: Comparison | None) -> None:
         """One timing is done, or it is known why there is none."""
 
 
@@ -135,8 +135,8 @@ class _Relay:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "setup":
             for name, value in report.user_properties:
-                if name == "timing" and isinstance(value, Timing):
-                    self.listener.measured(value)
+                if name == "measured" and isinstance(value, tuple):
+                    self.listener.measured(*value)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
         return report.outcome, "", ""

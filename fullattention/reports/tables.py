@@ -84,10 +84,14 @@ def _best(timed: Sequence[str], comparisons: Mapping[tuple[str, str], Comparison
 def _facts(timing: Timing) -> dict[str, Any]:
     facts = dataclasses.asdict(timing)
     del facts["environment"], facts["schema"]
+    return facts | {"title": title(timing), "disturbed": _disturbed(timing)}
+
+
+def title(timing: Timing) -> str:
+    """What was timed: the workload, its mask, mode and device where they are not the usual ones."""
     usual = ((timing.mask, "none"), (timing.mode, "forward"))
-    title = "/".join([timing.workload, *(found for found, one in usual if found != one)])
-    device = "" if timing.device == "cpu" else f" on {timing.device}"
-    return facts | {"title": title + device, "disturbed": _disturbed(timing)}
+    words = "/".join([timing.workload, *(found for found, one in usual if found != one)])
+    return words if timing.device == "cpu" else f"{words} on {timing.device}"
 
 
 def _disturbed(timing: Timing) -> bool:

@@ -40,8 +40,8 @@ def _view(
 class InputPool:
     """A file of random numbers, and where in it the inputs of a workload lie.
 
-    The sets overlap: each is the one before it, one page further on. So they have other values at
-    other addresses, and hardly take more memory than one.
+    The sets overlap: each argument is that of the set before it, one page further on. So they have
+    other values at other addresses, and hardly take more memory than one.
     """
 
     path: Path
@@ -85,7 +85,7 @@ class InputPool:
         for shape in self._shapes():
             strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
             arrays.append(strided(numbers, shape, strides, offset))
-            offset += self._pages(shape)
+            offset += self._room(shape)
         return Inputs(*arrays, *[None] * (len(Inputs._fields) - len(arrays)))
 
     def _shapes(self) -> list[tuple[int, ...]]:
@@ -97,12 +97,12 @@ class InputPool:
     def _page(self) -> int:
         return PAGE // numpy_dtype(self.workload.dtype).itemsize
 
-    def _pages(self, shape: tuple[int, ...]) -> int:
-        """Elements of an array, rounded up to whole pages."""
-        return -(-math.prod(shape) // self._page) * self._page
+    def _room(self, shape: tuple[int, ...]) -> int:
+        """Elements between one argument and the next: whole pages, enough for all sets."""
+        return (-(-math.prod(shape) // self._page) + SETS - 1) * self._page
 
     def _map(self, mode: Any) -> np.ndarray:
-        length = (SETS - 1) * self._page + sum(map(self._pages, self._shapes()))
+        length = sum(map(self._room, self._shapes()))
         kind = numpy_dtype(self.workload.dtype)
         mapped = np.memmap(self.path, np.uint8, mode, shape=(length * kind.itemsize,))
         return np.asarray(mapped).view(kind)

@@ -27,7 +27,7 @@ from fullattention.records import Comparison, Environment, Timing, Verdict
 BASELINE = "torch-sdpa"
 """Every other backend is compared with it, whoever is the best."""
 
-LOOKS = 0.25
+LOOKS = 0.5
 """Share of the turns of which a result is looked at; the first turn's always is."""
 
 

@@ -30,6 +30,10 @@ class Options:
     out: Path | None
     """Folder that the records are appended to; None: they are not kept."""
 
+    def workload(self, title: str) -> Workload:
+        """The chosen workload of this title."""
+        return next(workload for workload in self.workloads if workload.title == title)
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Define the options that only the benchmarks have."""

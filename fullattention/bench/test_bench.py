@@ -8,25 +8,22 @@ own backend to pytest-benchmark.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from fullattention.bench.session import BenchSession, bench_session
-from fullattention.bench.workloads import Workload
 from fullattention.records import Timing
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """All backends on one workload before the next: they take turns."""
     options = bench_session(metafunc.config).options
-    pairs = {
-        f"{workload.title}-{spec}": (workload, spec)
-        for workload in options.workloads
-        for spec in options.backends
-    }
-    metafunc.parametrize(("workload", "spec"), pairs.values(), ids=pairs.keys())
+    pairs = [(workload.title, spec) for workload in options.workloads for spec in options.backends]
+    metafunc.parametrize(("workload", "spec"), pairs, ids=["-".join(pair) for pair in pairs])
 
 
 class Replay:
@@ -48,41 +45,50 @@ def session(request: pytest.FixtureRequest) -> BenchSession:
     return bench_session(request.config)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a contest gave for one backend."""
+
+    timing: Timing
+    turns: Sequence[float]
+    """Seconds per call of each."""
+    broken: str
+    """How it raised, hung or died; empty if it did not."""
+
+
 @pytest.fixture
-def timing(
+def part(
     session: BenchSession,
-    workload: Workload,
+    workload: str,
     spec: str,
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
-) -> Timing:
-    """The backend's timing; it lets pytest-benchmark, which comes after it, replay the turns."""
-    if request.config.getoption("benchmark_disable") or request.config.getoption("benchmark_skip"):
-        pytest.skip("pytest-benchmark is switched off")
-    measured = session.measure(workload)
+) -> Part:
+    """The backend's part; it lets pytest-benchmark, which comes after it, replay the turns."""
+    if request.config.getoption("benchmark_disable") or "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("pytest-benchmark is switched off, by --benchmark-disable or by pytest-xdist")
+    measured = session.measure(session.options.workload(workload))
     name = session.name(spec)
-    replay = Replay(measured.turns.get(name, ()))
-    request.applymarker(pytest.mark.benchmark(group=workload.title, timer=replay))
-    record_property("measured", (measured.timings[name], measured.over_baseline(name)))
-    return measured.timings[name]
+    found = Part(
+        measured.timings[name], measured.turns.get(name, ()), measured.broken.get(name, "")
+    )
+    request.applymarker(pytest.mark.benchmark(group=workload, timer=Replay(found.turns)))
+    record_property("measured", (found.timing, measured.over_baseline(name)))
+    return found
 
 
 def test_speed(
-    timing: Timing,
+    part: Part,  # before pytest-benchmark's fixture, which reads the clock that it sets
     benchmark: Any,  # pytest-benchmark has no types
-    session: BenchSession,
-    workload: Workload,
-    spec: str,
 ) -> None:
     """The backend is conformant, and right while it is timed."""
-    if benchmark.disabled:
-        pytest.skip("pytest-benchmark is switched off, by pytest-xdist")
-    if broken := session.measure(workload).broken.get(session.name(spec)):
-        pytest.fail(broken, pytrace=False)
+    if part.broken:
+        pytest.fail(part.broken, pytrace=False)
+    timing = part.timing
     if timing.status == "not run":
         pytest.skip(timing.reason)
     benchmark.extra_info.update(_extra_info(timing))
-    benchmark.pedantic(lambda: None, rounds=len(session.measure(workload).turns[timing.backend]))
+    benchmark.pedantic(lambda: None, rounds=len(part.turns))
     if timing.status != "timed":
         benchmark.has_error = True  # keeps it out of pytest-benchmark's files
         pytest.fail(timing.reason, pytrace=False)

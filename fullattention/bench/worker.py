@@ -220,7 +220,10 @@ class Worker:
         Raises:
             UnavailableError, LookupError, TypeError: as `backends.load`, from the process.
         """
-        answer = self._answer(LOADING, f"{self.spec!r} hung at import", LookupError)
+        try:
+            answer = self._answer(LOADING)
+        except OutError as error:
+            raise LookupError(f"{self.spec!r} {error} at import") from None
         if isinstance(answer, Exception):
             self.stop()
             raise answer
@@ -238,7 +241,7 @@ class Worker:
             raise OutError("its process had ended before")
         with contextlib.suppress(OSError):  # it has just died, as its answer will tell
             self.connection.send((name, arguments))
-        outcome, value = self._answer(seconds, f"hung: no answer within {seconds:g} s", OutError)
+        outcome, value = self._answer(seconds)
         if outcome == "refused":
             raise RefusedError(value)
         if outcome == "raised":
@@ -251,16 +254,15 @@ class Worker:
         self.process.join()
         self.connection.close()
 
-    def _answer(self, seconds: float, hung: str, kind: type[Exception]) -> Any:
+    def _answer(self, seconds: float) -> Any:
         try:
             if self.connection.poll(seconds):
                 return self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
-            ended = ending(self.process.exitcode)
-            raise kind(f"{self.spec!r} took its process down: {ended}") from None
+            raise OutError(f"took its process down: {ending(self.process.exitcode)}") from None
         self.stop()
-        raise kind(hung)
+        raise OutError(f"hung: no answer within {seconds:g} s")
 
 
 def _serve(connection: Connection, spec: str, device: str, threads: int) -> None:

@@ -49,7 +49,8 @@ def per_query(clock: FakeClock, seconds: float, fixed: float = 0.0) -> Subject:
 def zeros(workload: Workload) -> Inputs:
     B, L, S, H, E, D = workload.shape
     shapes = ((B, L, H, E), (B, S, H, E), (B, S, H, D))
-    return Inputs(*(np.zeros(shape, np.float32) for shape in shapes), None)
+    q, k, v = (np.zeros(shape, np.float32) for shape in shapes)
+    return Inputs(q, k, v, None)
 
 
 def refuses(candidate: Subject, clock: FakeClock, workload: Workload, longest: float) -> bool:

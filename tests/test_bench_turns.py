@@ -127,7 +127,12 @@ def test_garbage_is_collected_between_turns_alone() -> None:
     calls = Calls(2.0**-8)
     turns = calls.turns()
     collecting: list[bool] = []
-    turns.call = lambda inputs: (collecting.append(gc.isenabled()), calls(inputs))[1]
+
+    def call(inputs: Inputs) -> Results:
+        collecting.append(gc.isenabled())
+        return calls(inputs)
+
+    turns.call = call
     turns.take(keep=0)
     assert not any(collecting)
     assert gc.isenabled()

@@ -90,7 +90,7 @@ def impossible(floors: dict[Floor, float]) -> float:
 Operation = Callable[[], object]
 
 
-class _Kit(NamedTuple):
+class Kit(NamedTuple):
     """A library's operations on float32 arrays made beforehand, and the wait for its device."""
 
     copy: Callable[[int], Operation]
@@ -99,14 +99,14 @@ class _Kit(NamedTuple):
     wait: Operation
 
 
-def _kits(device: str) -> Iterator[_Kit]:
+def _kits(device: str) -> Iterator[Kit]:
     if device == "cpu":
         yield _numpy_kit()
     if importlib.util.find_spec("torch"):
         yield _torch_kit(device)
 
 
-def _numpy_kit() -> _Kit:
+def _numpy_kit() -> Kit:
     def copy(size: int) -> Operation:
         source, target = np.ones(size, np.float32), np.ones(size, np.float32)
         return lambda: np.copyto(target, source)
@@ -119,10 +119,10 @@ def _numpy_kit() -> _Kit:
         x, y = np.linspace(-8, 0, size, dtype=np.float32), np.ones(size, np.float32)
         return lambda: np.exp(x, out=y)
 
-    return _Kit(copy, matmul, exp, lambda: None)
+    return Kit(copy, matmul, exp, lambda: None)
 
 
-def _torch_kit(device: str) -> _Kit:
+def _torch_kit(device: str) -> Kit:
     import torch
 
     def copy(size: int) -> Operation:
@@ -141,7 +141,7 @@ def _torch_kit(device: str) -> _Kit:
         if torch.device(device).type == "cuda":
             torch.cuda.synchronize(device)
 
-    return _Kit(copy, matmul, exp, wait)
+    return Kit(copy, matmul, exp, wait)
 
 
 def _fastest(operation: Operation, wait: Operation, clock: Clock) -> float:

@@ -281,9 +281,9 @@ def test_workloads_masks_modes_and_devices_are_ranked_apart() -> None:
     assert list(table["title"]) == [
         "toy",
         "other",
-        "toy/causal",
-        "toy/training",
-        "toy/padding/weights on cuda",
+        "toy, causal",
+        "toy, training",
+        "toy, padding, weights on cuda",
     ]
 
 

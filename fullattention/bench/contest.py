@@ -32,14 +32,12 @@ class Rules:
 
     budget: float
     """Seconds after which no block is begun, once there are `fewest_blocks`."""
+    first_look: int = 4
+    """Blocks, before which nothing is looked at; what is far behind shows in so few."""
     fewest_blocks: int = 8
-    """Before anything is settled: fewer hardly have a 99 % interval."""
+    """Before a contest ends: a figure of fewer turns is none."""
     growth: float = 1.2
-    """From one look at the ratios to the next, in blocks: each look is a chance to be wrong."""
-    far_behind: float = 1.5
-    """A backend that takes so many times the best one's time in each block..."""
-    far_behind_blocks: int = 4
-    """... of so many is dropped without waiting for more."""
+    """From one look to the next, in blocks: each look is one more chance to be wrong."""
 
 
 @dataclass
@@ -92,9 +90,8 @@ def contest(
     blocks = Blocks()
     racing = list(turns)
     end = clock() + rules.budget
-    next_look = min(rules.far_behind_blocks, rules.fewest_blocks)
-    settled = False
-    while racing and not settled:
+    next_look = rules.first_look
+    while racing:
         row: dict[str, float] = {}
         for name in order.sample(racing, len(racing)):
             try:
@@ -103,26 +100,18 @@ def contest(
                 racing.remove(name)
         blocks.rows.append(row)
         count = len(blocks.rows)
+        settled = False
         if racing and count >= next_look:
-            racing, settled = _look(blocks, racing, rules)
-            next_look = max(count + 1, math.ceil(count * rules.growth))
-        if count >= rules.fewest_blocks and clock() >= end:
+            racing, settled = _look(blocks, racing)
+            next_look = max(rules.fewest_blocks, math.ceil(count * rules.growth))
+        if count >= rules.fewest_blocks and (settled or clock() >= end):
             break
     return blocks
 
 
-def _look(blocks: Blocks, racing: Sequence[str], rules: Rules) -> tuple[list[str], bool]:
+def _look(blocks: Blocks, racing: Sequence[str]) -> tuple[list[str], bool]:
     """Who races on, and whether everything is settled."""
     best = blocks.best(racing)
-    others = [name for name in racing if name != best]
-    if len(blocks.rows) < rules.fewest_blocks:
-        behind = {name for name in others if _is_far_behind(blocks, name, best, rules)}
-        return [name for name in racing if name not in behind], False
-    verdicts = {name: blocks.ratio(name, best).verdict(INTERIM) for name in others}
+    verdicts = {n: blocks.ratio(n, best).verdict(INTERIM) for n in racing if n != best}
     left = [name for name in racing if verdicts.get(name) != "slower"]
     return left, "not settled" not in verdicts.values()
-
-
-def _is_far_behind(blocks: Blocks, name: str, best: str, rules: Rules) -> bool:
-    times, others = blocks.common(name, best)
-    return bool((times > rules.far_behind * others).all())

@@ -103,7 +103,7 @@ def _resampled(blocks: int) -> np.ndarray:
 
 @functools.cache
 def student_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's t by its expansion in 1 / freedom, to one percent from 5 on."""
+    """Quantile of Student's t by its expansion in 1 / freedom: to 3 % from 3 on, to 1 % from 5."""
     z = NormalDist().inv_cdf(probability)
     terms = (
         (z**3 + z) / 4,

@@ -90,7 +90,7 @@ def _facts(timing: Timing) -> dict[str, Any]:
 def title(timing: Timing) -> str:
     """What was timed: the workload, its mask, mode and device where they are not the usual ones."""
     usual = ((timing.mask, "none"), (timing.mode, "forward"))
-    words = "/".join([timing.workload, *(found for found, one in usual if found != one)])
+    words = ", ".join([timing.workload, *(found for found, one in usual if found != one)])
     return words if timing.device == "cpu" else f"{words} on {timing.device}"
 
 

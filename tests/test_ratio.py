@@ -38,6 +38,14 @@ def test_equal_backends_are_tied_where_the_interval_is_narrow_and_else_not_settl
     assert ratio_of(*turns(8, 0.2, 0.1, 2)).verdict(FINAL) == "not settled"
 
 
+def test_a_negligible_difference_names_no_winner_however_sure_it_is() -> None:
+    first, second = turns(200, 0.001, 0.1, 6)
+    found = ratio_of(1.005 * first, second)
+    assert found.interval(FINAL)[0] > 1
+    assert found.verdict(FINAL) == ratio_of(second, 1.005 * first).verdict(FINAL) == "tie"
+    assert ratio_of(1.015 * first, second).verdict(FINAL) == "slower"
+
+
 def test_equal_backends_are_seldom_called_different_whatever_drifts() -> None:
     verdicts = [ratio_of(*turns(40, 0.02, 0.2, seed)).verdict(FINAL) for seed in range(TRIALS)]
     different = sum(verdict in ("faster", "slower") for verdict in verdicts)

@@ -22,6 +22,10 @@ one that a verdict needs before, since each look is one more chance to be wrong.
 PRECISION = 0.02
 """Two backends are tied where they differ by less for certain."""
 
+NEGLIGIBLE = 0.01
+"""A smaller difference names no winner, however sure it is: two processes of one backend may differ
+by as much, from where their memory happens to lie."""
+
 TRIMMED = 0.2
 """Share of the blocks that is left out at either end."""
 
@@ -51,9 +55,9 @@ class Ratio:
     def verdict(self, confidence: float) -> Speed:
         """What is known of the first of the two."""
         low, high = self.interval(confidence)
-        if low > 1:
+        if low > 1 and self.ratio > 1 + NEGLIGIBLE:
             return "slower"
-        if high < 1:
+        if high < 1 and self.ratio < 1 / (1 + NEGLIGIBLE):
             return "faster"
         near = 1 + PRECISION
         return "tie" if 1 / near < low and high < near else "not settled"

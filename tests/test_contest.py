@@ -61,7 +61,7 @@ def test_the_order_is_repeatable() -> None:
 def test_a_slower_backend_is_dropped_and_keeps_its_figures() -> None:
     simulated = Simulated({"fast": 1.0, "near": 1.001, "slow": 1.3}, noise=0.05)
     blocks = simulated.run()
-    assert 4 < len(blocks.times("slow")) < len(blocks.times("near"))
+    assert 4 <= len(blocks.times("slow")) < len(blocks.times("near"))
     assert blocks.ratio("slow", blocks.best(simulated.speeds)).verdict(FINAL) == "slower"
 
 

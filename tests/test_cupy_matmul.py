@@ -3,6 +3,7 @@ cuBLAS are carried out as they are described, and NumPy stands in for its kernel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -147,10 +148,11 @@ def test_arrays_that_cublas_can_read_are_not_copied() -> None:
 
 
 def test_an_error_names_the_backend_in_whose_call_it_showed() -> None:
-    def fails(error: Exception, *arrays: Any, **options: Any) -> Any:
+    def fails(error: Any, k: Any, v: Any, **options: Any) -> Any:
         raise error
 
-    attend: Any = attributed("some-backend", fails)
+    faulty: Any = fails
+    attend: Any = attributed("some-backend", faulty)
     with pytest.raises(MemoryError) as caught:
         attend(MemoryError("7 bytes"), None, None)
     assert "backend 'some-backend'" in caught.value.__notes__[0]
@@ -159,7 +161,7 @@ def test_an_error_names_the_backend_in_whose_call_it_showed() -> None:
     assert not hasattr(refused.value, "__notes__")
 
 
-MIXING = {
+MIXING: dict[str, Callable[[Any], object]] = {
     "asarray": np.asarray,
     "ufunc": np.exp,
     "function": np.concatenate,

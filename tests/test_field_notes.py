@@ -403,22 +403,21 @@ def test_every_entry_is_listed_once() -> None:
     assert not shown & set(ELSEWHERE)
 
 
-def failures(subject: Subject, trouble: Trouble) -> list[Result]:
-    """What a requirement's checks of the standard level find, up to the check that is named."""
+def failure(subject: Subject, trouble: Trouble) -> Result | None:
+    """The first check of the standard level that fails, of those that the trouble names."""
     standard = {one.id for one in selected((trouble.dtype,), "standard")}
-    failed = []
     for one in selected((trouble.dtype,), "standard", only=f"{trouble.requirement}:"):
         if one.id in standard and trouble.check in one.id:
             result = run_check(subject, one)
             if result.status == "failed":
-                return [result]
-    return failed
+                return result
+    return None
 
 
 @pytest.mark.parametrize("trouble", SHOWN, ids=str)
 def test_the_trouble_is_convicted_and_named(trouble: Trouble) -> None:
     subject = load_subject(trouble.candidate)
-    assert failures(subject, trouble)
+    assert failure(subject, trouble)
     if trouble.line:
         assert any(trouble.line in line for line in diagnose(subject))
 

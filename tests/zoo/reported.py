@@ -66,10 +66,10 @@ class ThroughNumpy(UpstreamLayer):
     """Tensors take a way through NumPy, which holds no bfloat16 and no gradient."""
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
-        arrays = [torch.from_numpy(x.numpy()) for x in arguments[:3]]
+        q, k, v = (torch.from_numpy(x.numpy()) for x in arguments[:3])
         mask = arguments[3]
         given = None if mask is None else SimpleNamespace(mask=torch.from_numpy(mask.mask.numpy()))
-        return super().forward(*arrays, given, **options)
+        return super().forward(q, k, v, given, **options)
 
 
 def guarded_by_comparison(numba: Any, *, fastmath: bool) -> Backend:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba.cuda
 import numpy as np
-from numba import cuda, float32
 
 from fullattention.backends import Backend
 from fullattention.backends.interface import Array
@@ -19,6 +19,9 @@ from fullattention.conformance.subject import load_subject
 from fullattention.conformance.trial import run_check
 from tests.zoo.attending import Call, Result
 from tests.zoo.specimen import backend
+
+cuda: Any = numba.cuda  # its simulator's names are unknown to type checkers
+float32 = numba.float32
 
 KEYS = 32
 """What the shared arrays have room for."""
@@ -48,13 +51,11 @@ def row(scores: Array, column: Array, z: Array, v: Array, out: Array) -> None:
         cuda.syncthreads()
 
 
-@cuda.jit
 def on_one_line(z: Array, v: Array, out: Array) -> None:
     scores, column = cuda.shared.array(KEYS, float32), cuda.shared.array(KEYS, float32)
     row(scores, column, z, v, out)
 
 
-@cuda.jit
 def on_two_lines(z: Array, v: Array, out: Array) -> None:
     scores = cuda.shared.array(KEYS, float32)
     column = cuda.shared.array(KEYS, float32)
@@ -81,7 +82,7 @@ def launched(kernel: Any) -> Backend:
 def statuses() -> list[str]:
     """What a small check finds in each, the one-line kernel first."""
     (one,) = selected(("float32",), "standard", only="C5: shape=2,2,2,3,11,13 ")
-    kernels = (on_one_line, on_two_lines)
+    kernels = (cuda.jit(on_one_line), cuda.jit(on_two_lines))
     return [run_check(load_subject(launched(kernel)), one).status for kernel in kernels]
 
 

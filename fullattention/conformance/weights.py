@@ -38,6 +38,8 @@ def checks(dtype: str, primary: bool) -> Checks:
         return
     for shape in (Sizes(8, 6, 6, 2, 8, 8), Sizes(1, 33, 65, 2, 8, 8), Sizes(3, 1, 1, 2, 4, 4)):
         yield case_check("W1", base.but(shape=shape))
+    # More keys than a tile holds: each row is normalised by the sum over all of them.
+    yield _check("W2", "rows", base.but(shape=Sizes(1, 4, 600, 2, 8, 8)), _row_sums)
     yield _check("W1", "contiguous", base, _contiguous)
     for case in cases:
         yield _check("W1", "V is their product with the values", case, _product)

@@ -396,7 +396,7 @@ def _repetition(base: Case) -> Checks:
         "C11", base, masks_in_turn, "masks of one shape in turn", quick=True, needs="mask"
     )
     for turns in (base, base.but(mask=masks.CAUSAL)):
-        yield case_check("C11", turns, shapes_in_turn, "shapes in turn", quick=True)
+        yield case_check("C11", turns, _shapes_in_turn, "shapes in turn", quick=True)
     yield case_check("C11", base, _results_kept, "earlier results kept", quick=True)
     yield case_check("C11", base, _many_calls, f"{CALLS} calls of one layer", quick=True)
     yield case_check("C12", larger, _two_threads, "two threads", quick=True)
@@ -470,12 +470,8 @@ def masks_in_turn(subject: Subject, case: Case) -> float:
     return worst
 
 
-def shapes_in_turn(subject: Subject, case: Case) -> float:
-    """One layer, called with growing and shrinking lengths: nothing is sized by the first call.
-
-    Raises:
-        Failed: something is.
-    """
+def _shapes_in_turn(subject: Subject, case: Case) -> float:
+    """One layer, called with growing and shrinking lengths: nothing is sized by the first call."""
     layer = layer_for(subject, case)
     worst = 0.0
     for n in (5, 3, 40, 1, 17, 5):

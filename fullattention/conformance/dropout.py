@@ -52,8 +52,8 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield drops("P2", base, functools.partial(statistics, p=0.5), "p=0.5")
     if not primary:
         return
-    yield told("P1", base, after_eval, "p=0.5 after eval()")
-    yield drops("P1", base, after_train, "p=0.5 after eval() and train()")
+    yield told("P1", base, _after_eval, "p=0.5 after eval()")
+    yield drops("P1", base, _after_train, "p=0.5 after eval() and train()")
     yield told("P1", base, _zero_is_identity, "p=0 in training")
     yield drops("P1", base, _one_is_zero, "p=1")
     for p in (-0.1, 1.5, math.nan):
@@ -73,20 +73,14 @@ def eval_is_identity(subject: Subject, case: Case) -> float:
     return judge(got, expected_of(subject, case))
 
 
-def after_eval(subject: Subject, case: Case) -> float:
-    """The same where `eval()` ends training."""
+def _after_eval(subject: Subject, case: Case) -> float:
     layer = layer_for(subject, case, dropout=0.5, training=True)
     layer.eval()
     got = answer(subject, case, layer(*put(subject, case), None))
     return judge(got, expected_of(subject, case))
 
 
-def after_train(subject: Subject, case: Case) -> None:
-    """Training that is taken up again drops again.
-
-    Raises:
-        Failed: it does not.
-    """
+def _after_train(subject: Subject, case: Case) -> None:
     layer = layer_for(subject, case, dropout=0.5, training=True)
     layer.eval()
     layer.train()

@@ -98,7 +98,15 @@ def _bits(results: Iterable[Result]) -> list[Block]:
 
 
 def _warnings(results: Iterable[Result]) -> list[Block]:
-    lines = [f"{result.check}: {result.warning}" for result in results if result.warning]
+    by_warning: dict[str, list[Result]] = {}
+    for result in results:
+        if result.warning:
+            by_warning.setdefault(result.warning, []).append(result)
+    lines = [
+        f"{concerned[0].check}: {warning}"
+        + (f", and in {counted(len(concerned) - 1, 'more check')}" if concerned[1:] else "")
+        for warning, concerned in by_warning.items()
+    ]
     return [Heading("Warnings"), Lines(lines)] if lines else []
 
 

@@ -77,7 +77,7 @@ def test_without_a_compiler_nothing_is_passed() -> None:
 
 def test_what_torch_compiles_nothing_of_is_not_passed() -> None:
     class Opaque(UpstreamLayer):
-        @torch.compiler.disable
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def forward(self, *arguments: Any, **options: Any) -> Any:
             return super().forward(*arguments, **options)
 
@@ -87,7 +87,7 @@ def test_what_torch_compiles_nothing_of_is_not_passed() -> None:
 
 def test_what_stays_uncompiled_is_a_warning() -> None:
     def printed(out: torch.Tensor) -> torch.Tensor:
-        torch.compiler.disable(print)(end="")
+        torch.compiler.disable(print)(end="")  # type: ignore[no-untyped-call]
         return out
 
     subject = load_subject(returning(printed))

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from fullattention.backends import Backend
+from fullattention import records
+from fullattention.backends import Backend, torch_einsum
 from fullattention.backends.interface import Array
 from fullattention.cli import main
 from fullattention.conformance import check
@@ -450,3 +451,19 @@ def test_it_takes_two_seconds_at_most() -> None:
     start = time.process_time()
     diagnose(load_subject(ZOO["PolarityInverted"]))
     assert time.process_time() - start < 2
+
+
+def test_a_machine_whose_torch_misplaces_nan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = records.Result(
+        check="N4: shape=2,5,7,3,11,13 dtype=bfloat16 poison=nan-in-key",
+        requirement="N4",
+        section="numerics",
+        dtype="bfloat16",
+        status="failed",
+        detail="V: 3 of 30 elements wrong; first at b=0: got nan, expected 0.5",
+    )
+    subject = load_subject(UpstreamLayer)
+    for leaks in (True, False):
+        monkeypatch.setattr(torch_einsum, "leaks", lambda leaks=leaks: leaks)
+        said = "\n".join(diagnose(subject, [failed]))
+        assert ("carries NaN from row to row on this CPU" in said) == leaks

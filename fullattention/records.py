@@ -182,6 +182,8 @@ class Timing:
     """Time at that ceiling over the median."""
     other_load: float | None = None
     """Cores that other processes kept busy meanwhile, on average."""
+    throttlings: int | None = None
+    """How often the cores were held back meanwhile, by a quota or to cool; None: not told."""
     seed: int | None = None
     """Of the random inputs."""
     environment: Environment

@@ -35,6 +35,7 @@ class PlayedWorker:
         self.instead = instead
         self.random = np.random.default_rng(int(1e9 * seconds))
         self.asked: list[str] = []
+        self.device_seconds: float | None = None
         self.factor = 1.0
         """That its outputs are multiplied with."""
 
@@ -54,7 +55,15 @@ class PlayedWorker:
             results = results._replace(out=self.factor * results.out)
             found = sample(self.pool.workload, results, number)
         noise = float(np.exp(0.001 * self.random.standard_normal()))
-        return Turn(self.seconds * noise, None, wall=0.02, others=0.01, sample=found, inputs=number)
+        return Turn(
+            self.seconds * noise,
+            device_seconds=self.device_seconds,
+            wall=0.02,
+            others=0.01,
+            throttlings=1,
+            sample=found,
+            inputs=number,
+        )
 
 
 @pytest.fixture
@@ -112,7 +121,16 @@ def test_a_timing_tells_its_turns_and_what_was_called(pool: InputPool) -> None:
     assert (timing.mode, timing.verdict_level, timing.conformant) == ("forward", "quick", True)
     assert timing.error_over_bound is not None
     assert 0 < timing.error_over_bound <= 1
-    assert (timing.floor, timing.share) == (None, None)
+    assert (timing.floor, timing.share, timing.device_median) == (None, None, None)
+    assert timing.throttlings == 8
+
+
+def test_the_devices_own_time_is_told_beside_the_time_that_is_waited(pool: InputPool) -> None:
+    worker = PlayedWorker(pool, 0.004)
+    worker.device_seconds = 0.003
+    timing = run(pool, a=worker).timings["a"]
+    assert timing.device_median == 0.003
+    assert timing.median == pytest.approx(0.004, rel=0.01)
 
 
 def test_each_is_compared_with_the_best_and_with_the_baseline(pool: InputPool) -> None:

@@ -73,7 +73,7 @@ def pool(folder: Path, B: int) -> InputPool:
 def test_a_worker_tells_what_its_candidate_is(worker: Worker) -> None:
     verdict = worker.ask("judge", "float32", **ASKED)
     assert (verdict.backend, verdict.level) == ("odd", "quick")
-    assert all(isinstance(name, str) for name in worker.ask("blas", **ASKED))
+    assert any("blas" in name for name in worker.blas)
 
 
 def test_turns_are_taken_on_inputs_that_both_sides_know(worker: Worker, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_worker_that_does_not_answer_is_ended(worker: Worker) -> None:
 def test_an_interruption_is_the_parents_to_act_on(worker: Worker) -> None:
     assert worker.process.pid is not None
     os.kill(worker.process.pid, signal.SIGINT)
-    assert worker.ask("blas", **ASKED) is not None
+    assert worker.ask("release", **ASKED) is None
 
 
 @pytest.mark.parametrize(

@@ -336,6 +336,11 @@ def test_a_timing_is_disturbed_where_others_wanted_its_cores(
     assert list(table["disturbed"]) == [disturbed]
 
 
+def test_a_timing_is_disturbed_where_its_cores_were_held_back() -> None:
+    timings = [timing("a", 1.0, throttlings=3), timing("b", 1.0, throttlings=0)]
+    assert column(table_of(*timings), "disturbed") == {"a": True, "b": False}
+
+
 # The report
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -230,6 +230,7 @@ class Entry:
             floor=floor,
             share=None if floor is None else limits[floor] / median,
             other_load=sum(t.others for t in self.turns) / sum(t.wall for t in self.turns),
+            throttlings=_sum(turn.throttlings for turn in self.turns),
             seed=SEED,
         )
 
@@ -262,6 +263,12 @@ class Entry:
         if self.rates is None or not self._has_ceilings:
             return 0.0
         return impossible(floors(self.work, self.rates))
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Of those that are known; None where none is."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def failures(verdict: Verdict) -> str:

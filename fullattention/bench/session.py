@@ -24,7 +24,7 @@ from fullattention.bench.measure import (
     untimed,
 )
 from fullattention.bench.options import Options, options_of
-from fullattention.bench.worker import JUDGING, TURNING, OutError, Worker
+from fullattention.bench.worker import JUDGING, OutError, Worker
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
 from fullattention.machine.environment import environment
@@ -173,10 +173,7 @@ class BenchSession:
 
     def _environment(self) -> Environment:
         """This machine's, with the BLAS libraries that the workers have loaded."""
-        found: set[str] = set()
-        for spec, declaration in self.declarations.items():
-            if isinstance(declaration, Declaration):
-                found.update(self.workers[spec].ask("blas", seconds=TURNING))
+        found = {name for worker in self.workers.values() for name in worker.blas}
         return dataclasses.replace(environment(self.options.threads), blas=tuple(sorted(found)))
 
     def _write(self, name: str, record: Timing | Verdict | Comparison | Ceilings) -> None:

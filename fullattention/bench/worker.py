@@ -76,6 +76,8 @@ class Turn:
     """Seconds of the whole turn."""
     others: float
     """CPU seconds that other processes used meanwhile."""
+    throttlings: int | None
+    """How often the cores were held back meanwhile."""
     sample: Sample | None
     """Of one call's results, where a look was asked for."""
     inputs: int
@@ -101,10 +103,6 @@ class Server:
         self.random = random.Random()
         self.prepared: _Prepared | None = None
         set_threads(threads)
-
-    def blas(self) -> tuple[str, ...]:
-        """The BLAS and OpenMP libraries that are loaded by now."""
-        return blas()
 
     def judge(self, dtype: str) -> Verdict:
         """The verdict on the candidate in a dtype."""
@@ -136,12 +134,22 @@ class Server:
     def turn(self, look: bool) -> Turn:
         """Take one turn, and with a look bring a sample of one call's results."""
         turns = self._at_work.turns
-        start, others = time.perf_counter(), hardware.others_cpu_seconds()
+        held, others, start = (
+            hardware.throttlings(),
+            hardware.others_cpu_seconds(),
+            time.perf_counter(),
+        )
         timed = turns.take(self.random.randrange(turns.chunks))
         wall = time.perf_counter() - start
-        others = max(0.0, hardware.others_cpu_seconds() - others)
-        found = self._sample(timed.kept, timed.inputs) if look else None
-        return Turn(timed.seconds, timed.device_seconds, wall, others, found, timed.inputs)
+        return Turn(
+            seconds=timed.seconds,
+            device_seconds=timed.device_seconds,
+            wall=wall,
+            others=max(0.0, hardware.others_cpu_seconds() - others),
+            throttlings=None if held is None else (hardware.throttlings() or 0) - held,
+            sample=self._sample(timed.kept, timed.inputs) if look else None,
+            inputs=timed.inputs,
+        )
 
     def changed_inputs(self) -> tuple[str, ...]:
         """Names of the arguments that the candidate wrote into since it was prepared."""
@@ -206,6 +214,8 @@ class Worker:
 
     def __init__(self, spec: str, device: str, threads: int) -> None:
         self.spec = spec
+        self.blas: tuple[str, ...] = ()
+        """The BLAS and OpenMP libraries that the candidate has loaded."""
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(
@@ -215,7 +225,7 @@ class Worker:
         theirs.close()
 
     def declaration(self) -> Declaration:
-        """What the candidate says of itself, once it is loaded.
+        """What the candidate says of itself, once it is loaded; `blas` is known from then on.
 
         Raises:
             UnavailableError, LookupError, TypeError: as `backends.load`, from the process.
@@ -227,7 +237,8 @@ class Worker:
         if isinstance(answer, Exception):
             self.stop()
             raise answer
-        declaration: Declaration = answer
+        declaration: Declaration
+        declaration, self.blas = answer
         return declaration
 
     def ask(self, name: str, *arguments: Any, seconds: float) -> Any:
@@ -274,7 +285,7 @@ def _serve(connection: Connection, spec: str, device: str, threads: int) -> None
     try:
         subject = load_subject(spec, device)
         server = Server(subject, threads)
-        connection.send(declaration_of(subject))
+        connection.send((declaration_of(subject), blas()))
     except Exception as error:  # noqa: BLE001 - it is raised where the candidate was asked for
         connection.send(error)
         return

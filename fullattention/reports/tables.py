@@ -30,7 +30,7 @@ def ranked(timings: Sequence[Timing], comparisons: Sequence[Comparison]) -> pd.D
     """One row for each backend on each workload, the fastest first; a repeated timing's last.
 
     Columns: the fields of `Timing` but its environment; `title` of the workload; `disturbed`,
-    whether others wanted the cores meanwhile; `ratio` of the time to that of the backend in
+    whether others wanted the cores meanwhile or something held them back; `ratio` of the time to that of the backend in
     `ratio_to`, with its 95 % interval `low` and `high`; `verdict` against the best ("best" for
     itself), and the `smallest_difference` that would have shown; `rank`, which those share that are
     not known to differ. What was not timed or not compared has no ratio, and no rank.
@@ -97,7 +97,8 @@ def title(timing: Timing) -> str:
 def _disturbed(timing: Timing) -> bool:
     here = timing.environment
     spare = here.cores - here.threads + ALLOWANCE
-    return timing.other_load is not None and timing.other_load > spare
+    crowded = timing.other_load is not None and timing.other_load > spare
+    return crowded or bool(timing.throttlings)
 
 
 def _ratio(

@@ -231,7 +231,7 @@ def graph(name: str, _: Path) -> tuple[int, str]:
     replay()
     subject.arrays.synchronize(DEVICE)
     got = cases.answer(subject, second, (out, None))
-    ratio = cases.judge(second, got, cases.expected_of(subject, second))
+    ratio = cases.judge(got, cases.expected_of(subject, second))
     return RIGHT, f"replayed on other inputs: error/bound {ratio:.3g}"
 
 

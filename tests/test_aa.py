@@ -39,7 +39,7 @@ def machine(
         clock.now += WALL
         level *= float(np.exp(drift * draw.standard_normal()))
         seconds = level * float(np.exp(noise * draw.standard_normal()))
-        return Turn(seconds, None, WALL, others=0.0, throttlings=None, sample=None, inputs=0)
+        return Turn(seconds, None, WALL, others=0.0, sample=None, inputs=0)
 
     return clock, {f"same {number}": turn for number in range(3)}
 

@@ -60,7 +60,6 @@ class PlayedWorker:
             device_seconds=self.device_seconds,
             wall=0.02,
             others=0.01,
-            throttlings=1,
             sample=found,
             inputs=number,
         )
@@ -122,7 +121,14 @@ def test_a_timing_tells_its_turns_and_what_was_called(pool: InputPool) -> None:
     assert timing.error_over_bound is not None
     assert 0 < timing.error_over_bound <= 1
     assert (timing.floor, timing.share, timing.device_median) == (None, None, None)
-    assert timing.throttlings == 8
+
+
+def test_throttling_during_the_contest_is_told(
+    pool: InputPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([5, 7])
+    monkeypatch.setattr("fullattention.machine.hardware.throttlings", lambda: next(counts))
+    assert run(pool, a=PlayedWorker(pool, 0.004)).timings["a"].throttlings == 2
 
 
 def test_the_devices_own_time_is_told_beside_the_time_that_is_waited(pool: InputPool) -> None:

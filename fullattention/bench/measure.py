@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from fullattention.bench.work import Work, work
 from fullattention.bench.worker import PREPARING, TURNING, OutError, Ready, RefusedError, Turn
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
+from fullattention.machine import hardware
 from fullattention.records import Comparison, Environment, Timing, Verdict
 
 BASELINE = "torch-sdpa"
@@ -102,10 +103,13 @@ def measure(
     entries = [Entry(one, pool, check, least, rates) for one in candidates]
     ready = [entry for entry in entries if entry.prepare(effort)]
     turns = {entry.name: entry.turn for entry in ready}
+    held_back = hardware.throttlings()
     blocks = contest(turns, Rules(budget=effort.contest), random.Random(SEED), clock)
+    if held_back is not None:
+        held_back = (hardware.throttlings() or 0) - held_back
     for entry in ready:
         entry.finish()
-    timings = {entry.name: entry.timing(environment) for entry in entries}
+    timings = {entry.name: entry.timing(environment, held_back) for entry in entries}
     timed = [name for name, timing in timings.items() if timing.status == "timed"]
     return Measured(
         timings,
@@ -192,8 +196,8 @@ class Entry:
         if not self.broken:
             self._ask("release", seconds=TURNING)
 
-    def timing(self, environment: Environment) -> Timing:
-        """The record."""
+    def timing(self, environment: Environment, throttlings: int | None) -> Timing:
+        """The record; it tells how often cores were held back during the contest."""
         declared, verdict = self.candidate.declaration, self.candidate.verdict
         made = untimed(
             self.pool.workload,
@@ -230,7 +234,7 @@ class Entry:
             floor=floor,
             share=None if floor is None else limits[floor] / median,
             other_load=sum(t.others for t in self.turns) / sum(t.wall for t in self.turns),
-            throttlings=_sum(turn.throttlings for turn in self.turns),
+            throttlings=throttlings,
             seed=SEED,
         )
 
@@ -263,12 +267,6 @@ class Entry:
         if self.rates is None or not self._has_ceilings:
             return 0.0
         return impossible(floors(self.work, self.rates))
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """Of those that are known; None where none is."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
 
 
 def failures(verdict: Verdict) -> str:

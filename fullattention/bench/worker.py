@@ -76,8 +76,6 @@ class Turn:
     """Seconds of the whole turn."""
     others: float
     """CPU seconds that other processes used meanwhile."""
-    throttlings: int | None
-    """How often the cores were held back meanwhile."""
     sample: Sample | None
     """Of one call's results, where a look was asked for."""
     inputs: int
@@ -134,11 +132,7 @@ class Server:
     def turn(self, look: bool) -> Turn:
         """Take one turn, and with a look bring a sample of one call's results."""
         turns = self._at_work.turns
-        held, others, start = (
-            hardware.throttlings(),
-            hardware.others_cpu_seconds(),
-            time.perf_counter(),
-        )
+        start, others = time.perf_counter(), hardware.others_cpu_seconds()
         timed = turns.take(self.random.randrange(turns.chunks))
         wall = time.perf_counter() - start
         return Turn(
@@ -146,7 +140,6 @@ class Server:
             device_seconds=timed.device_seconds,
             wall=wall,
             others=max(0.0, hardware.others_cpu_seconds() - others),
-            throttlings=None if held is None else (hardware.throttlings() or 0) - held,
             sample=self._sample(timed.kept, timed.inputs) if look else None,
             inputs=timed.inputs,
         )

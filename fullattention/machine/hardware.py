@@ -92,8 +92,9 @@ def others_cpu_seconds() -> float:
 
 
 def throttlings(cgroup: Path = CGROUP, cpus: Path = CPUS) -> int | None:
-    """How often since some moment this process's cores were held back, by the cgroup's quota or to
-    cool; None where the system tells neither.
+    """How often since some moment cores were held back, by the cgroup's quota or to cool.
+
+    None where the system tells neither.
     """
     counts = [int(line[1]) for line in _lines(cgroup / "cpu.stat") if line[0] == "nr_throttled"]
     for counter in sorted(cpus.glob("cpu[0-9]*/thermal_throttle/core_throttle_count")):

@@ -31,9 +31,10 @@ def ranked(timings: Sequence[Timing], comparisons: Sequence[Comparison]) -> pd.D
 
     Columns: the fields of `Timing` but its environment; `title` of the workload; `disturbed`,
     whether others wanted the cores meanwhile or something held them back; `ratio` of the time to
-    that of the backend in `ratio_to`, with its 95 % interval `low` and `high`; `verdict` against the best ("best" for
-    itself), and the `smallest_difference` that would have shown; `rank`, which those share that are
-    not known to differ. What was not timed or not compared has no ratio, and no rank.
+    that of the backend in `ratio_to`, with its 95 % interval `low` and `high`; `verdict` against
+    the best ("best" for itself), and the `smallest_difference` that would have shown; `rank`, which
+    those share that are not known to differ. What was not timed or not compared has no ratio, and
+    no rank.
     """
     groups: dict[Key, dict[str, Timing]] = {}
     for timing in timings:

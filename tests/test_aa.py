@@ -110,3 +110,10 @@ def test_a_document_takes_the_table_between_its_markers() -> None:
     assert written_into(document, "new") == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
     with pytest.raises(ValueError, match="the document has no"):
         written_into("nothing", "new")
+
+
+def test_slow_calls_leave_enough_turns_for_the_one_that_is_left_alone() -> None:
+    """The loser is dropped after four blocks; the best goes on to eight."""
+    slow = Turn(0.25, None, 0.25, others=0.0, sample=None, inputs=0)
+    found = list(contests([{"a": slow, "b": slow}] * 20, 2.0))
+    assert [one.verdict for one in found] == ["slower"] * 4

@@ -103,3 +103,11 @@ def bench(session: nox.Session) -> None:
         return
     for device in devices:
         session.run("fullattention", "bench", "--device", device, *session.posargs)
+
+
+@nox.session
+def aa(session: nox.Session) -> None:
+    """Measure how often the benchmarks' own verdicts are right; the table goes into the docs."""
+    install(session, "torch", "suite")
+    document = ("--write", "docs/measuring.md")
+    session.run("python", "-m", "fullattention.bench.aa", *document, *session.posargs)

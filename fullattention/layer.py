@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fullattention.backends.errors import InvalidInputError
-from fullattention.backends.interface import Array, Backend, MaskedRows, dtype_name
+from fullattention.backends.interface import Array, Arrays, Backend, MaskedRows, dtype_name
 from fullattention.backends.registry import load
 
 SMALLEST, LARGEST = 2.0**-126, 3.4028234663852886e38
@@ -126,10 +126,16 @@ class FullAttention:
             InvalidInputError: an argument breaks the contract; the message names the rule.
             UnsupportedError: the call needs a capability that the backend lacks.
         """
-        sizes = check_inputs(self.backend, queries, keys, values)
+        return self._forward_on(self.backend, queries, keys, values, attn_mask)
+
+    def _forward_on(
+        self, backend: Backend, queries: Array, keys: Array, values: Array, attn_mask: Any
+    ) -> tuple[Array, Array | None]:
+        """What `forward` does, by a given backend."""
+        sizes = check_inputs(backend, queries, keys, values)
         scale = resolve_scale(self.scale, sizes.E)
         check_scale(scale, dtype_name(queries))
-        hidden, causal = self._resolve_mask(attn_mask, sizes)
+        hidden, causal = self._resolve_mask(backend, attn_mask, sizes)
         dropout = self.attention_dropout if self.training else 0.0
         for capability, needed in (
             (dtype_name(queries), True),
@@ -139,14 +145,16 @@ class FullAttention:
             ("weights", self.output_attention),
         ):
             if needed:
-                self.backend.require(capability)
-        return self._attend(queries, keys, values, sizes, hidden, causal, scale, dropout)
+                backend.require(capability)
+        return self._attend(backend, queries, keys, values, sizes, hidden, causal, scale, dropout)
 
-    def _resolve_mask(self, attn_mask: Any, sizes: Sizes) -> tuple[Array | None, bool]:
+    def _resolve_mask(
+        self, backend: Backend, attn_mask: Any, sizes: Sizes
+    ) -> tuple[Array | None, bool]:
         if not self.mask_flag:
             return None, False
         if attn_mask is not None:
-            return check_mask(self.backend, attn_mask, sizes), False
+            return check_mask(backend, attn_mask, sizes), False
         if sizes.L == 1:  # the layer hides s > l only where both axes have it
             return None, False
         if sizes.L != sizes.S:
@@ -158,6 +166,7 @@ class FullAttention:
 
     def _attend(
         self,
+        backend: Backend,
         queries: Array,
         keys: Array,
         values: Array,
@@ -168,7 +177,7 @@ class FullAttention:
         dropout: float,
     ) -> tuple[Array, Array | None]:
         """Run the backend within its preconditions, and repair what lies outside them."""
-        arrays = self.backend.arrays
+        arrays = backend.arrays
         B, L, S, H, E, D = sizes
         if 0 in (B, L, H, S):
             weights = arrays.zeros((B, H, L, S), queries) if self.output_attention else None
@@ -178,14 +187,14 @@ class FullAttention:
         if D == 0:  # the weights may still be wanted
             values = arrays.zeros((B, S, H, 1), values)
 
-        repairs = self._repairs(hidden, causal, scale, L, queries)
-        native = self.masked_rows == self.backend.masked_rows
+        repairs = _repairs(arrays, hidden, causal, scale, L, queries)
+        native = self.masked_rows == backend.masked_rows
         if hidden is not None and (repairs or not native):
             rows = hidden.all(-1)[..., None]
             if arrays.any_true(rows):
                 hidden = hidden & ~rows
                 repairs.append((rows, math.nan if self.masked_rows == "nan" else 0.0))
-        out, a = self.backend.attend(
+        out, a = backend.attend(
             queries,
             keys,
             values,
@@ -200,24 +209,24 @@ class FullAttention:
             a = None if a is None else arrays.where(rows, value, a)
         return arrays.contiguous(out[..., :D]), None if a is None else arrays.contiguous(a)
 
-    def _repairs(
-        self, hidden: Array | None, causal: bool, scale: float, L: int, like: Array
-    ) -> list[tuple[Array, float]]:
-        """Rows (b, h, l, 1) that the contract makes NaN whatever a backend answers there.
 
-        A scale of NaN or infinity does so in every row [S4]; a negative one where a key is
-        hidden, since it multiplies after masking: -1 * -inf = inf [S3].
-        """
-        arrays = self.backend.arrays
-        if not math.isfinite(scale):
-            return [(arrays.put(np.ones((1, 1, 1, 1), bool), arrays.device(like)), math.nan)]
-        if scale > 0 or (hidden is None and not causal):
-            return []
-        if hidden is None:
-            rows = arrays.put((np.arange(L) < L - 1).reshape(1, 1, L, 1), arrays.device(like))
-        else:
-            rows = hidden.any(-1)[..., None]
-        return [(rows, math.nan)]
+def _repairs(
+    arrays: Arrays, hidden: Array | None, causal: bool, scale: float, L: int, like: Array
+) -> list[tuple[Array, float]]:
+    """Rows (b, h, l, 1) that the contract makes NaN whatever a backend answers there.
+
+    A scale of NaN or infinity does so in every row [S4]; a negative one where a key is hidden,
+    since it multiplies after masking: -1 * -inf = inf [S3].
+    """
+    if not math.isfinite(scale):
+        return [(arrays.put(np.ones((1, 1, 1, 1), bool), arrays.device(like)), math.nan)]
+    if scale > 0 or (hidden is None and not causal):
+        return []
+    if hidden is None:
+        rows = arrays.put((np.arange(L) < L - 1).reshape(1, 1, L, 1), arrays.device(like))
+    else:
+        rows = hidden.any(-1)[..., None]
+    return [(rows, math.nan)]
 
 
 def is_real(value: object) -> bool:

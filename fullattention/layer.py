@@ -27,38 +27,23 @@ class Sizes(NamedTuple):
     D: int
 
 
-class FullAttention:
-    """Time-Series-Library's innermost attention layer on a backend of choice.
-
-    It belongs to no framework: a torch model's `eval()` does not reach it, so call its own.
-
-    Args:
-        mask_flag: whether keys are hidden: by `attn_mask`, or without one causally.
-        factor: accepted for the layer's signature; has no effect.
-        scale: factor on the scores; None or 0 means 1 / sqrt(E).
-        attention_dropout: probability of dropping a weight in training.
-        output_attention: whether `forward` returns the weights.
-        backend: a name, `module:object`, `path.py[:object]`, or a `Backend`.
-        device: where a backend that is given by name runs.
-        masked_rows: what a query gets when all keys are hidden from it: "nan" as in
-            Time-Series-Library, or "zero".
+class Policy:
+    """The layer's settings, and what they make of a call, whichever backend runs it.
 
     Raises:
-        InvalidInputError: an argument is out of its range.
-        UnavailableError: the backend cannot run here.
+        InvalidInputError: a setting is out of its range.
     """
+
+    training: bool
 
     def __init__(
         self,
-        mask_flag: bool = True,
-        factor: int = 5,
-        scale: float | None = None,
-        attention_dropout: float = 0.1,
-        output_attention: bool = False,
         *,
-        backend: str | Backend = "numpy-matmul",
-        device: str = "cpu",
-        masked_rows: MaskedRows = "nan",
+        mask_flag: bool,
+        scale: float | None,
+        attention_dropout: float,
+        output_attention: bool,
+        masked_rows: MaskedRows,
     ) -> None:
         if not (is_real(attention_dropout) and 0 <= attention_dropout <= 1):
             raise InvalidInputError(
@@ -66,72 +51,18 @@ class FullAttention:
             )
         if not (scale is None or is_real(scale)):
             raise InvalidInputError(f"scale is {scale!r}: a real number or None [S1]")
-        if not isinstance(backend, str | Backend):
-            raise InvalidInputError(f"backend is {backend!r}: a name or a Backend [C8]")
         if masked_rows not in ("nan", "zero"):
             raise InvalidInputError(f"masked_rows is {masked_rows!r}: 'nan' or 'zero' [M6]")
         self.mask_flag = mask_flag
         self.scale = scale
         self.attention_dropout = float(attention_dropout)
         self.output_attention = output_attention
-        self.backend = backend if isinstance(backend, Backend) else load(backend, device)
         self.masked_rows = masked_rows
-        self.training = True
 
-    def train(self, mode: bool = True) -> FullAttention:
-        """Switch dropout on, or off with False."""
-        self.training = mode
-        return self
-
-    def eval(self) -> FullAttention:
-        """Switch dropout off."""
-        return self.train(False)
-
-    def __call__(
-        self,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        attn_mask: Any,
-        tau: Any = None,
-        delta: Any = None,
-    ) -> tuple[Array, Array | None]:
-        """The same as `forward`."""
-        return self.forward(queries, keys, values, attn_mask, tau=tau, delta=delta)
-
-    def forward(
-        self,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        attn_mask: Any,
-        tau: Any = None,
-        delta: Any = None,
-    ) -> tuple[Array, Array | None]:
-        """Attend: softmax over keys of the scaled, masked scores, times the values.
-
-        Args:
-            queries: (B, L, H, E), of the backend's own library.
-            keys: (B, S, H, E), same dtype.
-            values: (B, S, H, D), same dtype.
-            attn_mask: boolean, True where a key is hidden, broadcastable to (B, H, L, S); or an
-                object with such a `mask`; or None.
-            tau: accepted for the layer's signature; has no effect.
-            delta: accepted for the layer's signature; has no effect.
-
-        Returns:
-            V (B, L, H, D), contiguous, and the weights after dropout (B, H, L, S) or None.
-
-        Raises:
-            InvalidInputError: an argument breaks the contract; the message names the rule.
-            UnsupportedError: the call needs a capability that the backend lacks.
-        """
-        return self._forward_on(self.backend, queries, keys, values, attn_mask)
-
-    def _forward_on(
+    def attend_by(
         self, backend: Backend, queries: Array, keys: Array, values: Array, attn_mask: Any
     ) -> tuple[Array, Array | None]:
-        """What `forward` does, by a given backend."""
+        """One call of the layer on a backend; see `FullAttention.forward`."""
         sizes = check_inputs(backend, queries, keys, values)
         scale = resolve_scale(self.scale, sizes.E)
         check_scale(scale, dtype_name(queries))
@@ -208,6 +139,103 @@ class FullAttention:
             out = arrays.where(rows.swapaxes(1, 2), value, out)
             a = None if a is None else arrays.where(rows, value, a)
         return arrays.contiguous(out[..., :D]), None if a is None else arrays.contiguous(a)
+
+
+class FullAttention(Policy):
+    """Time-Series-Library's innermost attention layer on a backend of choice.
+
+    It belongs to no framework: a torch model's `eval()` does not reach it, so call its own. The
+    drop-in for torch models is `fullattention.nn.FullAttention`.
+
+    Args:
+        mask_flag: whether keys are hidden: by `attn_mask`, or without one causally.
+        factor: accepted for the layer's signature; has no effect.
+        scale: factor on the scores; None or 0 means 1 / sqrt(E).
+        attention_dropout: probability of dropping a weight in training.
+        output_attention: whether `forward` returns the weights.
+        backend: a name, `module:object`, `path.py[:object]`, or a `Backend`.
+        device: where a backend that is given by name runs.
+        masked_rows: what a query gets when all keys are hidden from it: "nan" as in
+            Time-Series-Library, or "zero".
+
+    Raises:
+        InvalidInputError: an argument is out of its range.
+        UnavailableError: the backend cannot run here.
+    """
+
+    def __init__(
+        self,
+        mask_flag: bool = True,
+        factor: int = 5,
+        scale: float | None = None,
+        attention_dropout: float = 0.1,
+        output_attention: bool = False,
+        *,
+        backend: str | Backend = "numpy-matmul",
+        device: str = "cpu",
+        masked_rows: MaskedRows = "nan",
+    ) -> None:
+        if not isinstance(backend, str | Backend):
+            raise InvalidInputError(f"backend is {backend!r}: a name or a Backend [C8]")
+        super().__init__(
+            mask_flag=mask_flag,
+            scale=scale,
+            attention_dropout=attention_dropout,
+            output_attention=output_attention,
+            masked_rows=masked_rows,
+        )
+        self.backend = backend if isinstance(backend, Backend) else load(backend, device)
+        self.training = True
+
+    def train(self, mode: bool = True) -> FullAttention:
+        """Switch dropout on, or off with False."""
+        self.training = mode
+        return self
+
+    def eval(self) -> FullAttention:
+        """Switch dropout off."""
+        return self.train(False)
+
+    def __call__(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        attn_mask: Any,
+        tau: Any = None,
+        delta: Any = None,
+    ) -> tuple[Array, Array | None]:
+        """The same as `forward`."""
+        return self.forward(queries, keys, values, attn_mask, tau=tau, delta=delta)
+
+    def forward(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        attn_mask: Any,
+        tau: Any = None,
+        delta: Any = None,
+    ) -> tuple[Array, Array | None]:
+        """Attend: softmax over keys of the scaled, masked scores, times the values.
+
+        Args:
+            queries: (B, L, H, E), of the backend's own library.
+            keys: (B, S, H, E), same dtype.
+            values: (B, S, H, D), same dtype.
+            attn_mask: boolean, True where a key is hidden, broadcastable to (B, H, L, S); or an
+                object with such a `mask`; or None.
+            tau: accepted for the layer's signature; has no effect.
+            delta: accepted for the layer's signature; has no effect.
+
+        Returns:
+            V (B, L, H, D), contiguous, and the weights after dropout (B, H, L, S) or None.
+
+        Raises:
+            InvalidInputError: an argument breaks the contract; the message names the rule.
+            UnsupportedError: the call needs a capability that the backend lacks.
+        """
+        return self.attend_by(self.backend, queries, keys, values, attn_mask)
 
 
 def _repairs(

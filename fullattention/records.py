@@ -21,7 +21,23 @@ Status = Literal["passed", "failed", "unsupported", "deviates", "expected", "not
 Level = Literal["quick", "standard", "full"]
 """How much is tried; each level holds all checks of those before it."""
 
-Record = TypeVar("Record", "Verdict", "Timing")
+Basis = Literal[
+    "measured",
+    "interpolated",
+    "unknown",
+    "unavailable",
+    "unsupported",
+    "not conformant",
+    "wrong",
+    "not run",
+]
+"""What an option's time rests on, or why it has none."""
+
+Mask = Literal["none", "causal", "padding"]
+
+Mode = Literal["forward", "weights", "training", "host"]
+
+Record = TypeVar("Record", "Verdict", "Timing", "Comparison")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +150,9 @@ class Timing:
     shape: tuple[int, int, int, int, int, int]
     """B, L, S, H, E, D."""
     dtype: str
-    mask: str
+    mask: Mask
+    mode: Mode = "forward"
+    peak_bytes: int | None = None
     status: Literal["timed", "wrong", "not run"]
     """Only "timed" is ranked; "wrong" was timed, and its output broke the bound."""
     reason: str = ""
@@ -156,6 +174,71 @@ class Timing:
     """Of the random inputs."""
     environment: Environment
     schema: int = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Placeholder until the measuring branch is merged."""
+
+    backend: str
+    against: str
+    workload: str
+    shape: tuple[int, int, int, int, int, int]
+    dtype: str
+    mask: Mask
+    mode: Mode
+    device: str
+    ratio: float
+    low: float
+    high: float
+    verdict: Literal["faster", "slower", "tie", "not settled"]
+    environment: Environment
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One backend in a choice: its time, or why it has none; times are seconds per call."""
+
+    backend: str
+    basis: Basis
+    seconds: float | None = None
+    low: float | None = None
+    """Lower quartile where it was measured, else the lower end of what the model says."""
+    high: float | None = None
+    ratio: float | None = None
+    """To the fastest's time."""
+    tied: bool = False
+    """Whether it may be as fast as the fastest."""
+    error_over_bound: float | None = None
+    model_error: float | None = None
+    """Root mean square of the logarithmic errors that the model makes on shapes it was not told."""
+    measured: str = ""
+    """When, ISO 8601 in UTC."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The backends for one call, the fastest first, those without a time last."""
+
+    shape: tuple[int, int, int, int, int, int]
+    """B, L, S, H, E, D."""
+    dtype: str
+    mask: str
+    mode: str
+    device: str
+    threads: int
+    hardware: str
+    """Key of the hardware whose timings it rests on."""
+    options: tuple[Option, ...]
+    environment: Environment
+    schema: int = SCHEMA
+
+    @property
+    def backend(self) -> str:
+        """The fastest."""
+        return self.options[0].backend
 
 
 def write(path: Path, records: Iterable[Verdict | Timing]) -> None:

@@ -167,6 +167,8 @@ def compared(backend: str, verdict: Any) -> Comparison:
         low=1.0,
         high=1.02,
         verdict=verdict,
+        smallest_difference=0.02,
+        blocks=9,
         environment=dataclasses.replace(HERE.here, threads=THREADS),
     )
 

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from tests.zoo.layers import UpstreamLayer
+
 PATCH, STRIDE = 16, 8
 
 
-class EinsumAttention(nn.Module):
-    """The innermost layer in its usual form: settings as attributes, dropout as a module."""
-
-    def __init__(
-        self,
-        mask_flag: bool = True,
-        factor: int = 5,
-        scale: float | None = None,
-        attention_dropout: float = 0.1,
-        output_attention: bool = False,
-    ) -> None:
-        super().__init__()
-        self.mask_flag = mask_flag
-        self.scale = scale
-        self.output_attention = output_attention
-        self.dropout = nn.Dropout(attention_dropout)
-
-    def forward(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        attn_mask: Any,
-        tau: Any = None,
-        delta: Any = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        scores = torch.einsum("blhe,bshe->bhls", queries, keys)
-        if self.mask_flag:
-            L, S = scores.shape[-2:]
-            causal = torch.ones((L, S), dtype=torch.bool, device=scores.device).triu(1)
-            scores = scores.masked_fill(causal if attn_mask is None else attn_mask.mask, -torch.inf)
-        scale = self.scale or 1.0 / math.sqrt(queries.shape[-1])
-        weights = self.dropout(torch.softmax(scale * scores, dim=-1))
-        out = torch.einsum("bhls,bshd->blhd", weights, values).contiguous()
-        return out, weights if self.output_attention else None
-
-
-class TopKeysAttention(EinsumAttention):
+class TopKeysAttention(UpstreamLayer):
     """The same signature and settings, and another result: each query sees its best keys only."""
 
     def forward(
@@ -60,14 +24,14 @@ class TopKeysAttention(EinsumAttention):
         attn_mask: Any,
         tau: Any = None,
         delta: Any = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Any:
         scores = torch.einsum("blhe,bshe->bhls", queries, keys)
         best = scores.topk(min(25, keys.shape[1]), dim=-1).values[..., -1:]
         weights = torch.softmax(scores.masked_fill(scores < best, -torch.inf), dim=-1)
         return torch.einsum("bhls,bshd->blhd", weights, values), None
 
 
-class ScaledByTauAttention(EinsumAttention):
+class ScaledByTauAttention(UpstreamLayer):
     """Like the layer of non-stationary transformers: the same until it is given tau."""
 
     def forward(
@@ -78,7 +42,7 @@ class ScaledByTauAttention(EinsumAttention):
         attn_mask: Any,
         tau: Any = None,
         delta: Any = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Any:
         if tau is not None:
             queries = queries * tau[:, :, None, None]
         return super().forward(queries, keys, values, attn_mask)
@@ -125,7 +89,7 @@ class PatchTST(nn.Module):
 
     def __init__(
         self,
-        attention: Callable[..., nn.Module] = EinsumAttention,
+        attention: Callable[..., nn.Module] = UpstreamLayer,
         *,
         steps: int = 96,
         horizon: int = 24,

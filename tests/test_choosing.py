@@ -92,9 +92,7 @@ def test_a_timing_with_other_threads_tells_nothing() -> None:
         ({"environment": dataclasses.replace(HERE.here, threads=2, gpu_driver="1")}, "driver 1"),
     ],
 )
-def test_a_timing_expires_with_what_it_was_measured_with(
-    fields: dict[str, Any], what: str
-) -> None:
+def test_a_timing_expires_with_what_it_was_measured_with(fields: dict[str, Any], what: str) -> None:
     found = choice(measured("numpy-reference", 1e-3), measured("numpy-matmul", 1e-6, **fields))
     option = options(found)["numpy-matmul"]
     assert option.basis == "unknown"

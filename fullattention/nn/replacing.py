@@ -22,6 +22,8 @@ PARAMETERS = ("queries", "keys", "values", "attn_mask")
 SETTINGS = ("mask_flag", "scale", "output_attention", "dropout")
 """What such a layer keeps of its constructor's arguments; `dropout` as a module."""
 
+NO_PARENT = "it is the model itself: build the drop-in in its place"
+
 
 @dataclass(frozen=True)
 class Replacement:
@@ -65,26 +67,36 @@ def replace(
         What became of each layer whose `forward` takes queries, keys, values and attn_mask, in the
         order of `named_modules`.
     """
+    judged: dict[torch.nn.Module, str] = {}
+    drop_ins: dict[torch.nn.Module, FullAttention] = {}
     done = []
+    # A layer that the model holds twice is judged once, and stays one layer.
     for path, found in list(model.named_modules(remove_duplicate=False)):
         if isinstance(found, FullAttention) or not takes_attention(found):
             continue
-        reason = _difference(found) if path else "it is the model itself: build the drop-in instead"
-        if not reason:
-            drop_in = FullAttention(
-                found.mask_flag,
-                scale=found.scale,
-                attention_dropout=found.dropout.p,
-                output_attention=found.output_attention,
-                backend=backend,
-                device=device,
-                masked_rows=masked_rows,
-                tune=tune,
-            ).train(found.training)
+        if found not in judged:
+            judged[found] = _difference(found) if path else NO_PARENT
+        if not judged[found]:
+            if found not in drop_ins:
+                drop_ins[found] = _drop_in(
+                    found, backend=backend, device=device, masked_rows=masked_rows, tune=tune
+                )
             parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, drop_in)
-        done.append(Replacement(path, type(found).__qualname__, not reason, reason))
+            setattr(model.get_submodule(parent), name, drop_ins[found])
+        done.append(Replacement(path, type(found).__qualname__, not judged[found], judged[found]))
     return done
+
+
+def _drop_in(layer: Any, **options: Any) -> FullAttention:
+    """The drop-in with a layer's settings, in its mode."""
+    made = FullAttention(
+        layer.mask_flag,
+        scale=layer.scale,
+        attention_dropout=layer.dropout.p,
+        output_attention=layer.output_attention,
+        **options,
+    )
+    return made.train(layer.training)
 
 
 def takes_attention(module: torch.nn.Module) -> bool:

@@ -13,11 +13,13 @@ import pytest
 import fullattention
 from fullattention.backends import load
 from fullattention.choosing.choice import Known, NothingMeasuredError, Request, known_here, rank
+from fullattention.choosing.regret import regrets
 from fullattention.choosing.store import Store
 from fullattention.cli import main
 from fullattention.layer import Sizes
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Choice, Comparison, Option, Timing
+from fullattention.reports.marked import replace_marked
 from tests.test_store import timing
 
 TOY = Sizes(8, 6, 6, 2, 8, 8)
@@ -48,7 +50,7 @@ def known(*timings: Timing, comparisons: tuple[Comparison, ...] = ()) -> Known:
 
 
 def choice(*timings: Timing, names: tuple[str, ...] = NAMES, **request: Any) -> Choice:
-    wanted = Request(**({"shape": TOY, "threads": THREADS} | request))
+    wanted = Request(**{"shape": TOY, "threads": THREADS, **request})
     return rank(wanted, known(*timings), names)
 
 
@@ -250,3 +252,32 @@ def test_results_are_listed_merged_and_exported(
     assert main(["results", "export", str(table), "--store", second]) == 0
     assert "numpy-matmul" in table.read_text()
     assert main(["results", "export", str(tmp_path / "table.txt"), "--store", second]) == 2
+
+
+def test_regret_is_what_the_choice_from_other_shapes_takes_over_the_best() -> None:
+    shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 8, 16, 32)]
+    timings = [
+        *(measured("numpy-matmul", 1e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes),
+        *(measured("numpy-reference", 2e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes),
+    ]
+    surprise = Sizes(3, 8, 8, 2, 8, 8)
+    timings += [
+        measured("numpy-matmul", 9e-4, shape=surprise, workload="surprise"),
+        measured("numpy-reference", 3e-4, shape=surprise, workload="surprise"),
+    ]
+    found = {one.workload: one for one in regrets(known(*timings))}
+    assert found["surprise"].chosen == "numpy-matmul"
+    assert found["surprise"].best == "numpy-reference"
+    assert found["surprise"].ratio == pytest.approx(3.0)
+    assert found["b32"].ratio == 1.0
+
+
+def test_a_marked_part_of_a_document_is_replaced_and_no_other(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- begin regret -->\nold\n<!-- end regret -->\nafter\n")
+    replace_marked(page, "regret", "new\n")
+    assert page.read_text() == (
+        "before\n<!-- begin regret -->\n\nnew\n\n<!-- end regret -->\nafter\n"
+    )
+    with pytest.raises(ValueError, match="lacks <!-- begin other -->"):
+        replace_marked(page, "other", "new")

@@ -18,7 +18,7 @@ SHAPES = [
 
 def power_law(shape: Sizes) -> float:
     B, L, S, H, E, D = shape
-    return 1e-9 * (B * H) ** 0.9 * L * S**0.8 * (E + D) ** 0.7
+    return float(1e-9 * (B * H) ** 0.9 * L * S**0.8 * (E + D) ** 0.7)
 
 
 def test_a_power_law_is_found_within_a_few_percent() -> None:

@@ -31,6 +31,13 @@ class Workload:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def title(self) -> str:
+        """The name, and after it the mask and the mode where they are not `none` and `forward`."""
+        mask = [self.mask] if self.mask != "none" else []
+        mode = [self.mode] if self.mode != "forward" else []
+        return "/".join([self.name, *mask, *mode])
+
     def in_dtype(self, dtype: str) -> Workload:
         """The same workload in another dtype; its name ends in every dtype but float32.
 

@@ -12,6 +12,8 @@ import pytest
 
 import fullattention
 from fullattention.backends import load
+from fullattention.bench.workload_files import write_workloads
+from fullattention.bench.workloads import Workload
 from fullattention.choosing.choice import Known, NothingMeasuredError, Request, known_here, rank
 from fullattention.choosing.regret import regrets
 from fullattention.choosing.store import Store
@@ -281,3 +283,17 @@ def test_a_marked_part_of_a_document_is_replaced_and_no_other(tmp_path: Path) ->
     )
     with pytest.raises(ValueError, match="lacks <!-- begin other -->"):
         replace_marked(page, "other", "new")
+
+
+def test_choose_answers_from_what_bench_has_just_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_workloads(tmp_path / "workloads.json", [Workload("mine", TOY, "a test", mode="weights")])
+    store = ["--store", str(tmp_path / "store")]
+    files = ["--workloads", str(tmp_path / "workloads.json"), "--out", str(tmp_path / "out")]
+    assert main(["bench", "--backend", "numpy-matmul", *files, *store]) == 0
+    assert "records are kept" in capsys.readouterr().out
+    assert main(["choose", "--shape", "8,6,6,2,8,8", "--mode", "weights", *store]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("numpy-matmul for weights, mask none")
+    assert "torch-einsum: unknown: not measured here" in printed

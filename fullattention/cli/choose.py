@@ -82,7 +82,7 @@ def _measure(options: argparse.Namespace, workload: Workload, store: Store) -> N
         write_workloads(Path(scratch, "workloads.json"), [workload])
         out = Path(scratch, "run")
         run_bench(
-            workload_files=[Path(scratch, "workloads.json")],
+            workload_files=[str(Path(scratch, "workloads.json"))],
             device=options.device,
             threads=options.threads,
             out=out,

@@ -6,7 +6,7 @@ import math
 
 from fullattention.records import Choice, Option
 from fullattention.reports.blocks import Block, Heading, Lines, Table
-from fullattention.reports.units import digits, seconds, seconds_range
+from fullattention.reports.units import digits, seconds
 
 
 def choice_blocks(choice: Choice) -> list[Block]:
@@ -39,7 +39,7 @@ def _row(option: Option) -> list[str]:
     return [
         option.backend,
         seconds(option.seconds),
-        seconds_range(option.low, option.high),
+        f"{seconds(option.low)} - {seconds(option.high)}",
         f"{digits(option.ratio)}{tie}",
         digits(option.error_over_bound),
         _basis(option),

@@ -103,3 +103,13 @@ def bench(session: nox.Session) -> None:
         return
     for device in devices:
         session.run("fullattention", "bench", "--device", device, *session.posargs)
+
+
+@nox.session
+def regret(session: nox.Session) -> None:
+    """Measure the catalogue, choose for each shape by all the others, and write what that costs."""
+    install(session, "suite", *backend_extras())
+    folder = session.create_tmp()
+    store = ("--store", f"{folder}/store")
+    session.run("fullattention", "bench", "--full", "--mode", "forward", *store, *session.posargs)
+    session.run("fullattention", "results", "regret", *store, "--write", "docs/choosing.md")

@@ -110,7 +110,7 @@ def aa(session: nox.Session) -> None:
     """Measure how often the benchmarks' own verdicts are right; the table goes into the docs."""
     install(session, "torch", "suite")
     document = ("--write", "docs/measuring.md")
-    session.run("python", "-m", "fullattention.bench.aa", *document, *session.posargs)
+    session.run("python", "tools/aa.py", *document, *session.posargs)
 
 
 @nox.session

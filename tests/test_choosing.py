@@ -21,7 +21,7 @@ from fullattention.cli import main
 from fullattention.layer import Sizes
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Choice, Comparison, Option, Timing
-from fullattention.reports.marked import replace_marked
+from fullattention.reports.marked import with_marked
 from tests.test_store import timing
 
 TOY = Sizes(8, 6, 6, 2, 8, 8)
@@ -274,15 +274,13 @@ def test_regret_is_what_the_choice_from_other_shapes_takes_over_the_best() -> No
     assert found["b32"].ratio == 1.0
 
 
-def test_a_marked_part_of_a_document_is_replaced_and_no_other(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- begin regret -->\nold\n<!-- end regret -->\nafter\n")
-    replace_marked(page, "regret", "new\n")
-    assert page.read_text() == (
+def test_a_marked_part_of_a_document_is_replaced_and_no_other() -> None:
+    document = "before\n<!-- begin regret -->\nold\n<!-- end regret -->\nafter\n"
+    assert with_marked(document, "regret", "new\n") == (
         "before\n<!-- begin regret -->\n\nnew\n\n<!-- end regret -->\nafter\n"
     )
     with pytest.raises(ValueError, match="lacks <!-- begin other -->"):
-        replace_marked(page, "other", "new")
+        with_marked(document, "other", "new")
 
 
 def test_choose_answers_from_what_bench_has_just_measured(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 
-
-def replace_marked(path: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in a file.
+def with_marked(document: str, name: str, text: str) -> str:
+    """A document with the text between `<!-- begin NAME -->` and `<!-- end NAME -->` replaced.
 
     Raises:
-        ValueError: the file lacks a marker.
+        ValueError: the document lacks a marker.
     """
-    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-    whole = path.read_text(encoding="utf-8")
-    before, found, rest = whole.partition(begin)
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    before, found, rest = document.partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise ValueError(f"{path} lacks {begin.strip()} or {end} after it")
-    path.write_text(f"{before}{begin}\n{text.strip()}\n\n{end}{after}", encoding="utf-8")
+        raise ValueError(f"the document lacks {begin} or {end} after it")
+    return f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}"

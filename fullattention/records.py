@@ -32,6 +32,19 @@ keys, by an array (B, 1, 1, S)."""
 Speed = Literal["faster", "slower", "tie", "not settled"]
 """What a comparison finds of a backend."""
 
+Basis = Literal[
+    "measured",
+    "interpolated",
+    "unknown",
+    "unavailable",
+    "unsupported",
+    "not conformant",
+    "wrong",
+    "void",
+    "not run",
+]
+"""What an option's time rests on, or why it has none."""
+
 Record = TypeVar("Record", "Verdict", "Timing", "Comparison", "Ceilings")
 
 
@@ -234,6 +247,51 @@ class Ceilings:
     """float32 exponentials per second."""
     environment: Environment
     schema: int = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One backend in a choice: its time, or why it has none; times are seconds per call."""
+
+    backend: str
+    basis: Basis
+    seconds: float | None = None
+    low: float | None = None
+    """Lower quartile where it was measured, else the lower end of what the model says."""
+    high: float | None = None
+    ratio: float | None = None
+    """To the fastest's time."""
+    tied: bool = False
+    """Whether it may be as fast as the fastest."""
+    error_over_bound: float | None = None
+    model_error: float | None = None
+    """Root mean square of the logarithmic errors that the model makes on shapes it was not told."""
+    measured: str = ""
+    """When, ISO 8601 in UTC."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The backends for one call, the fastest first, those without a time last."""
+
+    shape: tuple[int, int, int, int, int, int]
+    """B, L, S, H, E, D."""
+    dtype: str
+    mask: Mask
+    mode: Mode
+    device: str
+    threads: int
+    hardware: str
+    """Key of the hardware whose timings it rests on."""
+    options: tuple[Option, ...]
+    environment: Environment
+    schema: int = SCHEMA
+
+    @property
+    def backend(self) -> str:
+        """The fastest."""
+        return self.options[0].backend
 
 
 def write(path: Path, records: Iterable[Verdict | Timing | Comparison | Ceilings]) -> None:

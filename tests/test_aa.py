@@ -6,12 +6,11 @@ import random
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 
-from fullattention.bench.aa import (
+from fullattention.bench.worker import Turn
+from tests.bench_fakes import ENVIRONMENT, FakeClock
+from tools.aa import (
     ALONE,
-    BEGIN,
-    END,
     Decision,
     by_medians,
     contests,
@@ -19,10 +18,7 @@ from fullattention.bench.aa import (
     one_after_the_other,
     section,
     table,
-    written_into,
 )
-from fullattention.bench.worker import Turn
-from tests.bench_fakes import ENVIRONMENT, FakeClock
 
 WALL = 2.0**-5
 """Seconds of every turn."""
@@ -103,13 +99,6 @@ def test_the_table_has_counts_and_shares() -> None:
     assert len({line.count("|") for line in text.splitlines()}) == 1
     whole = section({("as it is", "blocks", 1.02): decisions}, "nox -s aa", ENVIRONMENT)
     assert "`nox -s aa`, 2026-01-01: Some CPU, 4 usable cores, 2 threads" in whole
-
-
-def test_a_document_takes_the_table_between_its_markers() -> None:
-    document = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    assert written_into(document, "new") == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
-    with pytest.raises(ValueError, match="the document has no"):
-        written_into("nothing", "new")
 
 
 def test_slow_calls_leave_enough_turns_for_the_one_that_is_left_alone() -> None:

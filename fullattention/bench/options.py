@@ -14,6 +14,7 @@ import pytest
 from fullattention.backends import names
 from fullattention.bench.measure import BASELINE
 from fullattention.bench.modes import MODES, applies
+from fullattention.bench.workload_files import read_workloads
 from fullattention.bench.workloads import Workload, parse_shape, select
 from fullattention.machine.hardware import usable_cores
 
@@ -51,6 +52,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="workload of your own, again for more",
     )
     group.addoption(
+        "--workloads",
+        action="append",
+        metavar="FILE",
+        help="workloads of a file that nn.capture wrote, again for more",
+    )
+    group.addoption(
         "--mode",
         action="append",
         choices=tuple(MODES),
@@ -73,6 +80,7 @@ def options_of(config: pytest.Config) -> Options:
             backends=_listed(given("backend")),
             workloads=_listed(given("workload")),
             shapes=_listed(given("shape")),
+            workload_files=_listed(given("workloads")),
             dtypes=_listed(given("dtype")),
             modes=_listed(given("mode")),
             device=given("device"),
@@ -89,6 +97,7 @@ def make_options(
     backends: Iterable[str] = (),
     workloads: Iterable[str] = (),
     shapes: Iterable[str] = (),
+    workload_files: Iterable[str] = (),
     dtypes: Iterable[str] = (),
     modes: Iterable[str] = (),
     device: str = "cpu",
@@ -100,7 +109,7 @@ def make_options(
 
     Raises:
         LookupError: there is no such workload or mode, or the mode is for none of the workloads.
-        ValueError: a shape, a dtype or the number of threads is none.
+        ValueError: a shape, a file, a dtype or the number of threads is none.
     """
     cores = usable_cores()
     if threads is not None and not 1 <= threads <= cores:
@@ -111,7 +120,7 @@ def make_options(
         backends=tuple(sorted(chosen, key=lambda name: name != BASELINE)),
         workloads=tuple(
             _in_modes(
-                _in_dtypes(_chosen(workloads, shapes, full), dtypes),
+                _in_dtypes(_chosen(workloads, shapes, workload_files, full), dtypes),
                 list(modes) or (list(MODES) if full else ["forward"]),
                 device,
             )
@@ -123,9 +132,12 @@ def make_options(
     )
 
 
-def _chosen(names: Iterable[str], shapes: Iterable[str], full: bool) -> list[Workload]:
-    """The named workloads and the given shapes; a shape alone replaces the default set."""
+def _chosen(
+    names: Iterable[str], shapes: Iterable[str], files: Iterable[str], full: bool
+) -> list[Workload]:
+    """The named workloads, and one's own, which alone replace the default set."""
     names, own = tuple(names), [parse_shape(text) for text in shapes]
+    own += [workload for file in files for workload in read_workloads(Path(file))]
     return own if own and not names else [*select(names, full=full), *own]
 
 

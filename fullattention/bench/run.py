@@ -36,6 +36,7 @@ def run(
     backends: Iterable[str] = (),
     workloads: Iterable[str] = (),
     shapes: Iterable[str] = (),
+    workload_files: Iterable[str] = (),
     dtypes: Iterable[str] = (),
     modes: Iterable[str] = (),
     device: str = "cpu",
@@ -51,6 +52,7 @@ def run(
         backends: names, `module:object` or `path.py[:object]`; none or `all`: every known one.
         workloads: names or globs; none: the default set.
         shapes: workloads of one's own, each `B,L,S,H,E,D`.
+        workload_files: files of workloads, as `workload_files.write_workloads` writes them.
         dtypes: in which each workload is run; none: the workload's own.
         modes: in which each workload is run; none: forward, or all if `full`.
         device: that the backends run on.
@@ -71,6 +73,7 @@ def run(
                 backends=backends,
                 workloads=workloads,
                 shapes=shapes,
+                workload_files=workload_files,
                 dtypes=dtypes,
                 modes=modes,
                 device=device,
@@ -79,8 +82,8 @@ def run(
                 out=out,
             )
         )
-    except (LookupError, TypeError, ValueError) as error:
-        print(f"fullattention bench: {error.args[0]}", file=sys.stderr)
+    except (LookupError, OSError, TypeError, ValueError) as error:
+        print(f"fullattention bench: {error}", file=sys.stderr)
         return USAGE
     relay = _Relay(session, listener)
     with contextlib.closing(session), warnings.catch_warnings():

@@ -204,6 +204,17 @@ def select(patterns: Iterable[str] = (), *, full: bool = False) -> list[Workload
     return list(chosen.values())
 
 
+def the_one(name: str) -> Workload:
+    """The workload of a name.
+
+    Raises:
+        LookupError: there is none; the message lists the names.
+    """
+    if name not in CATALOGUE:
+        raise LookupError(f"no workload is called {name!r}; there are {', '.join(CATALOGUE)}")
+    return CATALOGUE[name]
+
+
 def parse_shape(text: str) -> Workload:
     """The workload of a shape written as `B,L,S,H,E,D`.
 

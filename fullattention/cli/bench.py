@@ -14,6 +14,7 @@ def add(commands: Any) -> None:
         ("--backend", "NAME", "again for more (default: every known one)"),
         ("--workload", "NAME", "name or glob, again for more (default: a set for some minutes)"),
         ("--shape", "B,L,S,H,E,D", "a workload of your own, again for more"),
+        ("--workloads", "FILE", "workloads that nn.capture wrote, again for more"),
         ("--dtype", "NAME", "again for more (default: the workload's)"),
         ("--mode", "NAME", "again for more (default: forward; with --full: all)"),
     ):
@@ -27,14 +28,19 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--full", action="store_true", help="every workload, measured longer")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/<time>")
+    parser.add_argument(
+        "--store", type=Path, metavar="DIR", help="where `choose` looks (default: the user's own)"
+    )
+    parser.add_argument("--no-store", action="store_true", help="keep the records in --out alone")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Time, showing each figure as it comes, then print and write the report."""
+    """Time, showing each figure as it comes, then print and write the report, and keep it all."""
     from fullattention.bench.options import thread_counts
     from fullattention.bench.run import default_folder
     from fullattention.bench.run import run as run_bench
+    from fullattention.choosing import Store
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
 
@@ -45,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
             backends=options.backend,
             workloads=options.workload,
             shapes=options.shape,
+            workload_files=options.workloads,
             dtypes=options.dtype,
             modes=options.mode,
             device=options.device,
@@ -56,4 +63,8 @@ def run(options: argparse.Namespace) -> int:
         )
         for count in counts
     ]
+    if not options.no_store and any(out.rglob("timings.jsonl")):
+        store = Store(options.store)
+        kept = sum(store.merge(path.parent) for path in out.rglob("timings.jsonl"))
+        print(f"\n{kept} records are kept for `fullattention choose` in {store.folder}")
     return max(statuses)

@@ -1,4 +1,4 @@
-"""How good the method itself is: `python -m fullattention.bench.aa`.
+"""How good the method itself is: `python tools/aa.py`.
 
 One backend under three names, each in a worker of its own, takes turns for a while. From the trace
 contests are held again: between two of the names as they are, where every difference that is named
@@ -30,6 +30,7 @@ from fullattention.bench.workloads import CATALOGUE
 from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Environment, Speed
+from fullattention.reports.marked import with_marked
 
 CASES = (
     ("torch-sdpa", "toy"),
@@ -56,9 +57,6 @@ INTERLEAVED_SHARE = 0.6
 
 WARM_UP = 0.3
 LONGEST_CALL = 10.0
-
-BEGIN, END = "<!-- aa: begin -->", "<!-- aa: end -->"
-"""Between which the table stands in a document."""
 
 VERDICTS: tuple[Speed, ...] = ("slower", "faster", "tie", "not settled")
 
@@ -257,22 +255,9 @@ def section(found: Found, command: str, here: Environment) -> str:
     )
 
 
-def written_into(document: str, text: str) -> str:
-    """A document with the text between its markers.
-
-    Raises:
-        ValueError: it has no such markers.
-    """
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the document has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
-
-
 def main() -> None:
     """Measure, print the table, and write it into a document if one is named."""
-    parser = argparse.ArgumentParser(prog="python -m fullattention.bench.aa", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=8.0, help="of measuring (default: 8)")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="default: all cores")
     parser.add_argument("--write", type=Path, metavar="FILE", help="document with the markers")
@@ -283,7 +268,7 @@ def main() -> None:
     print(text)
     if options.write:
         document = options.write.read_text(encoding="utf-8")
-        options.write.write_text(written_into(document, text), encoding="utf-8")
+        options.write.write_text(with_marked(document, "aa", text), encoding="utf-8")
 
 
 if __name__ == "__main__":

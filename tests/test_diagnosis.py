@@ -15,6 +15,7 @@ import torch
 from fullattention import records
 from fullattention.backends import Backend, torch_einsum
 from fullattention.backends.interface import Array
+from fullattention.cli import main
 from fullattention.conformance import check
 from fullattention.conformance.diagnosis import SEEDS, diagnose
 from fullattention.conformance.dialects import DIALECTS, rounded
@@ -267,6 +268,40 @@ NAMED: dict[str, tuple[Any, list[str]]] = {
 def test_a_known_mistake_is_named_in_one_line_and_nothing_else_is(name: str) -> None:
     candidate, expected = NAMED[name]
     assert sorted(lines_of(candidate)) == sorted(expected)
+
+
+REPLACEMENTS = {
+    "polarity": "M3",
+    "causal-dropped": "M2",
+    "flag-ignored": "M1",
+    "scale-0": "S2",
+    "scale-ignored": "S4",
+    "dropout-ignored": "P2",
+    "one-query": "M2",
+    "top-left": "M2",
+    "bottom-right": "M2",
+    "lengths-ignored": "M2",
+    "output-attention": "C2",
+}
+"""What released replacements of the layer got wrong, and the requirement that each breaks."""
+
+
+@pytest.mark.parametrize("name", REPLACEMENTS)
+def test_what_replacements_got_wrong_is_one_line_of_the_verdict(name: str) -> None:
+    candidate, expected = NAMED[name]
+    verdict = check(candidate, only=f"{REPLACEMENTS[name]}:", dtypes=("float32",))
+    assert not verdict.conformant
+    assert [without_figures(line) for line in verdict.diagnosis] == expected
+
+
+def test_the_command_prints_each_mistake_of_a_replacement_on_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = f"{__name__}:{RealReplacement.__name__}"
+    assert main(["check", spec, "--only", "S2:", "--dtype", "float32"]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    for words in NAMED["several"][1]:
+        assert sum(words in line for line in printed) == 1, words
 
 
 def test_heads_in_place_of_time_is_named() -> None:

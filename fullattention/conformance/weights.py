@@ -36,6 +36,8 @@ def checks(dtype: str, primary: bool) -> Checks:
         return
     for shape in (Sizes(8, 6, 6, 2, 8, 8), Sizes(1, 33, 65, 2, 8, 8), Sizes(3, 1, 1, 2, 4, 4)):
         yield case_check("W1", base.but(shape=shape))
+    # More keys than a tile holds: each row is normalised by the sum over all of them.
+    yield case_check("W2", base.but(shape=Sizes(1, 4, 600, 2, 8, 8)), _row_sums, "rows")
     yield case_check("W1", base, _contiguous, "contiguous", quick=True)
     for case in cases:
         yield case_check("W1", case, _product, "V is their product with the values", quick=True)

@@ -40,6 +40,10 @@ class Refused(Exception):
     """A candidate's library cannot express a case; the message says why."""
 
 
+class NotHere(Exception):
+    """This machine cannot try a case; the message says why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One call of the layer. Its text names everything that differs from the defaults."""

@@ -1,0 +1,78 @@
+"""The kernels' source, the settings it is compiled for, and the record that a call hands over."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import numpy as np
+
+STEP = 8
+"""Keys between two rescalings of the online softmax; as in elements.cuh."""
+
+THREADS = 128
+"""The most threads of a block."""
+
+LARGEST_WIDTH = 512
+"""The most features E and columns D."""
+
+ELEMENTS = {"float16": 2, "bfloat16": 3, "float32": 4, "float64": 8}
+"""Dtype -> the source's name for it."""
+
+KERNELS = {
+    "attend": "forward",
+    "gradient_of_queries": "backward",
+    "gradient_of_keys": "backward",
+}
+"""Kernel -> the pass whose source has it."""
+
+STANDARD = "-std=c++17"
+"""Of the language; NVRTC and the host's compilers spell it alike."""
+
+_ARRAY = [(name, "i8") for name in ("data", "b", "t", "h", "e", "by_chunks")]
+_TABLE = [(name, "i8") for name in ("data", "b", "h", "l", "s")]
+
+CALL = np.dtype(
+    [
+        *((name, _ARRAY) for name in ("q", "k", "v", "out", "dq", "dk", "dv")),
+        *((name, _TABLE) for name in ("hidden", "weights")),
+        *((name, "i8") for name in ("maximum", "inverse", "slope")),
+        *((name, "i8") for name in ("B", "L", "S", "H", "E", "D")),
+        *((name, "i8") for name in ("causal", "heads_log2", "tile", "row_blocks")),
+        *((name, "u8") for name in ("seed", "threshold")),
+        *((name, "f8") for name in ("scale", "kept")),
+    ]
+)
+"""`Call` in elements.cuh, which each kernel takes by value; every field has 8 bytes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a kernel is compiled for; elements.cuh tells what each means."""
+
+    element: int
+    width: int
+    features: int
+    rows: int
+
+    @property
+    def macros(self) -> tuple[str, ...]:
+        """The setting as the compilers' options."""
+        names = ("ELEMENT", "WIDTH", "FEATURES", "ROWS", "THREADS")
+        values = (*astuple(self), THREADS)
+        return tuple(f"-D{name}={value}" for name, value in zip(names, values, strict=True))
+
+    @property
+    def lanes(self) -> int:
+        """Threads that share a row."""
+        return self.width // self.features
+
+
+@functools.cache
+def source(of: str) -> str:
+    """The CUDA C++ of the "forward" or the "backward" pass, in one piece."""
+    folder = Path(__file__).parent
+    names = ("elements.cuh", "blocks.cuh", "random.cuh", f"{of}.cuh")
+    # Errors are told by file and line.
+    return "".join(f'#line 1 "{name}"\n{(folder / name).read_text("utf-8")}' for name in names)

@@ -1,0 +1,187 @@
+"""The forward and the backward pass by our own kernels, over the arrays of any library."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from fullattention.backends.cuda.kernels import CALL, ELEMENTS, Setting
+from fullattention.backends.cuda.launch import Launch, LimitError, Limits, Sizes, plan
+from fullattention.backends.errors import UnsupportedError
+from fullattention.backends.interface import Array, Shape, dtype_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Where an array lies."""
+
+    address: int
+    strides: tuple[int, ...]
+    """In elements."""
+    shape: Shape
+
+
+class Runtime(Protocol):
+    """What differs between the libraries whose arrays the kernels take."""
+
+    def view(self, array: Array) -> View:
+        """Where an array lies on its device."""
+
+    def empty(self, shape: Shape, dtype: str, like: Array) -> Array:
+        """A new array in C order, on the device of another one."""
+
+    def limits(self, like: Array) -> Limits:
+        """What the device of an array allows."""
+
+    def launch(self, launch: Launch, call: np.ndarray, like: Array) -> None:
+        """Queue a kernel on the current stream of the device of an array."""
+
+
+class Options(Protocol):
+    """What both passes are told besides their arrays; `torch_autograd.Options` is one."""
+
+    causal: bool
+    scale: float
+    dropout: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class FusedKernels:
+    """Both passes; `torch_autograd.Kernels` says what they take and give.
+
+    What the forward pass keeps for the backward one is (2, B, H, L): the largest score of each
+    row, and one over the sum of its exponentials.
+    """
+
+    backend: str
+    runtime: Runtime
+
+    def forward(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        hidden: Array | None,
+        options: Options,
+        *,
+        weights: bool,
+    ) -> tuple[Array, Array | None, Array]:
+        """V (B, L, H, D), the weights (B, H, L, S) or None, and what the backward pass needs."""
+        sizes, dtype = _sizes(q, v), dtype_name(q)
+        B, L, S, H, _, D = sizes
+        launch = self._plan("attend", q, sizes)
+        out = self.runtime.empty((B, L, H, D), dtype, q)
+        a = self.runtime.empty((B, H, L, S), dtype, q) if weights else None
+        kept = self.runtime.empty((2, B, H, L), _real(dtype), q)
+        call = self._call(launch, sizes, options, hidden, {"q": q, "k": k, "v": v, "out": out})
+        self._table(call, "weights", a)
+        self._rows(call, maximum=kept[0], inverse=kept[1])
+        self.runtime.launch(launch, call, q)
+        return out, a, kept
+
+    def backward(
+        self,
+        g_out: Array,
+        g_weights: Array | None,
+        q: Array,
+        k: Array,
+        v: Array,
+        hidden: Array | None,
+        out: Array,
+        kept: Array,
+        options: Options,
+    ) -> tuple[Array, Array, Array]:
+        """Gradients by q, k and v."""
+        sizes, dtype = _sizes(q, v), dtype_name(q)
+        B, L, S, H, E, D = sizes
+        launches = [
+            self._plan(one, q, sizes) for one in ("gradient_of_queries", "gradient_of_keys")
+        ]
+        dq = self.runtime.empty((B, L, H, E), dtype, q)
+        dk = self.runtime.empty((B, S, H, E), dtype, q)
+        dv = self.runtime.empty((B, S, H, D), dtype, q)
+        slope = self.runtime.empty((B, H, L), _real(dtype), q)
+        arrays = {"q": q, "k": k, "v": v, "out": g_out, "dq": dq, "dk": dk, "dv": dv}
+        for launch in launches:  # in this order: the second reads the first one's slope
+            call = self._call(launch, sizes, options, hidden, arrays)
+            self._table(call, "weights", g_weights)
+            self._rows(call, maximum=kept[0], inverse=kept[1], slope=slope)
+            self.runtime.launch(launch, call, q)
+        return dq, dk, dv
+
+    def _plan(self, kernel: str, like: Array, sizes: Sizes) -> Launch:
+        try:
+            return plan(kernel, dtype_name(like), sizes, self.runtime.limits(like))
+        except LimitError as error:
+            raise UnsupportedError(self.backend, "this call", str(error)) from error
+
+    def _call(
+        self,
+        launch: Launch,
+        sizes: Sizes,
+        options: Options,
+        hidden: Array | None,
+        arrays: dict[str, Array],
+    ) -> np.ndarray:
+        """The record that a kernel takes, of one element."""
+        call = np.zeros(1, CALL)
+        for name, array in arrays.items():
+            _describe(call[name], self.runtime.view(array), launch.setting)
+        if hidden is not None:
+            B, L, S, H, _, _ = sizes
+            view = self.runtime.view(hidden)
+            # An axis of length 1 is read at its only place, however long the scores' axis is.
+            steps = (
+                0 if own == 1 and full != 1 else stride
+                for own, full, stride in zip(view.shape, (B, H, L, S), view.strides, strict=True)
+            )
+            call["hidden"] = (view.address, *steps)
+        for name, value in sizes._asdict().items():
+            call[name] = value
+        call["causal"] = options.causal
+        call["scale"] = options.scale
+        call["seed"] = options.seed
+        call["threshold"] = round(options.dropout * 2**32)
+        call["kept"] = 0.0 if options.dropout == 1.0 else 1.0 / (1.0 - options.dropout)
+        call["heads_log2"] = launch.heads_log2
+        call["tile"] = launch.tile
+        call["row_blocks"] = launch.row_blocks
+        return call
+
+    def _table(self, call: np.ndarray, name: str, array: Array | None) -> None:
+        if array is not None:
+            view = self.runtime.view(array)
+            call[name] = (view.address, *view.strides)
+
+    def _rows(self, call: np.ndarray, **arrays: Array) -> None:
+        for name, array in arrays.items():
+            call[name] = self.runtime.view(array).address
+
+
+def _sizes(q: Array, v: Array) -> Sizes:
+    B, L, H, E = q.shape
+    _, S, _, D = v.shape
+    return Sizes(B, L, S, H, E, D)
+
+
+def _real(dtype: str) -> str:
+    """The dtype that sums are kept in."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _describe(record: Any, view: View, setting: Setting) -> None:
+    """Fill in an `Array` of elements.cuh."""
+    B, length, H, size = view.shape
+    b, t, h, e = view.strides
+    itemsize = {ELEMENTS["float64"]: 8, ELEMENTS["float32"]: 4}.get(setting.element, 2)
+    chunk = 2 if itemsize == 8 else 4
+    moved = (
+        view.address // itemsize if view.address % itemsize == 0 else 1,
+        *(stride for stride, n in zip((b, t, h), (B, length, H), strict=True) if n > 1),
+    )
+    whole = size % chunk == 0 and e == 1 and math.gcd(*moved, 0) % chunk == 0
+    record[...] = (view.address, b, t, h, e, whole)

@@ -31,10 +31,10 @@ GUARD = 256
 """Bytes before and after each new array that no kernel may write."""
 
 ENTRY = """
-extern "C" const char* run_{name}(const Call* call, long long blocks, int threads, long long shared,
-                                  int reversed) {{
+extern "C" const char* run_{name}(const Call* call, long long blocks, long long threads,
+                                  long long shared, long long reversed) {{
     const auto kernel = [](const void* call) {{ {name}(*static_cast<const Call*>(call)); }};
-    return emulated_launch(kernel, call, blocks, threads, shared, reversed);
+    return emulated_launch(kernel, call, blocks, int(threads), shared, int(reversed));
 }}
 """
 """Makes a kernel callable from Python."""
@@ -140,10 +140,7 @@ class Emulator:
             library(KERNELS[launch.kernel], launch.setting, self.edit), f"run_{launch.kernel}"
         )
         run.restype = ctypes.c_char_p
-        run.argtypes = [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_int] + [
-            ctypes.c_longlong,
-            ctypes.c_int,
-        ]
+        run.argtypes = (ctypes.c_void_p, *(ctypes.c_longlong,) * 4)
         error = run(call.ctypes.data, launch.blocks, launch.threads, launch.shared, self.reversed)
         if error:
             raise EmulationError(f"{launch.kernel}: {error.decode()}")

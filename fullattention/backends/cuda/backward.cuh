@@ -27,7 +27,7 @@ __device__ inline Pair pair_of(const Call& call, const Place& place, int l, int 
     pair.weight = exponential(scaled, maximum) * inverse;
     pair.kept = kept(call, place.head, l, s);
     const Table& table = call.weights;
-    if (table.data) {
+    if (EXTRAS && table.data) {
         value += real(static_cast<const Element*>(
             table.data)[place.b * table.b + place.h * table.h + l * table.l + s * table.s]);
     }

@@ -165,7 +165,7 @@ __device__ inline void add_products(Real (&x)[ROWS][FEATURES], const Real (&fact
 // Whether key s is hidden from query l of the thread's head.
 __device__ inline bool is_hidden(const Call& call, const Place& place, int l, int s) {
     if (call.causal) return s > l;
-    if (!call.hidden.data) return false;
+    if (!EXTRAS || !call.hidden.data) return false;
     const Table& hidden = call.hidden;
     return static_cast<const unsigned char*>(hidden.data)[place.b * hidden.b + place.h * hidden.h +
                                                           l * hidden.l + s * hidden.s];

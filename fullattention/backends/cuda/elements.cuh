@@ -21,6 +21,10 @@
 //   WIDTH          a power of two that is at least E and D; what lies beyond them is staged as 0
 //   FEATURES       features of a row in one thread; divides WIDTH
 //   ROWS           rows of one thread
+//   STEP           staged rows that are met at once, a multiple of 4: an online softmax rescales
+//                  once in that many keys
+//   EXTRAS         1 to serve masks, dropout and returned weights too, at the cost of registers; the
+//                  causal mask is always served
 //   THREADS        the most threads of a block
 
 #if ELEMENT == 8
@@ -41,10 +45,10 @@ typedef long long Index;  // counts elements: arrays may have more than 2^31
 constexpr int CHUNK = 16 / sizeof(Real);  // elements that are moved together
 constexpr int LANES = WIDTH / FEATURES;
 constexpr int CHUNKS = FEATURES / CHUNK;  // of a row in one thread
-constexpr int STEP = 8;  // staged rows between two rescalings; the backend declares it as its tile
 constexpr Real LOG2_E = Real(1.4426950408889634);
 
 static_assert(LANES * FEATURES == WIDTH && CHUNKS * CHUNK == FEATURES, "FEATURES must divide");
+static_assert(STEP % 4 == 0, "dropout draws four numbers at once");
 static_assert(LANES <= 32, "the threads of a row exchange sums by shuffles, so they share a warp");
 
 // A few neighbouring elements, loaded and stored at once.

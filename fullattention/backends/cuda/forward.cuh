@@ -24,7 +24,7 @@ __device__ inline void masked_scores(Real (&scores)[ROWS][STEP], const Real (&q)
 // Multiplies weights by what dropout makes of them.
 __device__ inline void drop(Real (&weights)[STEP], const Call& call, const Place& place, int l,
                             int key) {
-    if (call.threshold == 0) return;
+    if (!EXTRAS || call.threshold == 0) return;
 #pragma unroll
     for (int s = 0; s < STEP; s += 4) {
         const Kept4 kept = kept4(call, place.head, l, key + s);
@@ -173,5 +173,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Call call) {
             call.inverse[place.head * call.L + l] = inverse[r];
         }
     }
-    if (call.weights.data) write_weights(q, maximum, inverse, shared, call, place);
+    if (EXTRAS && call.weights.data) write_weights(q, maximum, inverse, shared, call, place);
 }

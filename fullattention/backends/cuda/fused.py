@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fullattention.backends.cuda.kernels import STEP
+from fullattention.backends.cuda.kernels import FORWARD_STEP
 from fullattention.backends.cuda.passes import FusedKernels, Runtime
 from fullattention.backends.interface import Array, Arrays, Attend, Backend
 from fullattention.backends.precision import DTYPES, Precision, standard
@@ -23,7 +23,7 @@ def seed(value: int) -> None:
 
 def precision(dtype: str) -> Precision:
     """How the kernels round: inside in float32 (float64 for float64), with an online softmax."""
-    model = replace(standard(dtype), tile=STEP)
+    model = replace(standard(dtype), tile=FORWARD_STEP)
     if dtype == "float64":
         return model
     # CuPy has subnormal float32 numbers flushed to zero: those read as well as those written.

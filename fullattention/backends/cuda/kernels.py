@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-STEP = 8
-"""Keys between two rescalings of the online softmax; as in elements.cuh."""
+FORWARD_STEP = 8
+"""Keys between two rescalings of the online softmax: what the backend declares as its tile."""
+
+BACKWARD_STEP = 4
+"""Half as many in the backward pass, which holds twice as many arrays in registers."""
 
 THREADS = 128
 """The most threads of a block."""
@@ -55,13 +58,14 @@ class Setting:
     width: int
     features: int
     rows: int
+    step: int
+    extras: int
 
     @property
     def macros(self) -> tuple[str, ...]:
         """The setting as the compilers' options."""
-        names = ("ELEMENT", "WIDTH", "FEATURES", "ROWS", "THREADS")
-        values = (*astuple(self), THREADS)
-        return tuple(f"-D{name}={value}" for name, value in zip(names, values, strict=True))
+        given = {**asdict(self), "threads": THREADS}
+        return tuple(f"-D{name.upper()}={value}" for name, value in given.items())
 
     @property
     def lanes(self) -> int:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fullattention.backends.cuda.kernels import ELEMENTS, LARGEST_WIDTH, STEP, THREADS, Setting
+from fullattention.backends.cuda.kernels import (
+    BACKWARD_STEP,
+    ELEMENTS,
+    FORWARD_STEP,
+    KERNELS,
+    LARGEST_WIDTH,
+    THREADS,
+    Setting,
+)
 
 WARP = 32
 
@@ -64,8 +72,10 @@ class Launch:
     row_blocks: int
 
 
-def plan(kernel: str, dtype: str, sizes: Sizes, limits: Limits) -> Launch:
+def plan(kernel: str, dtype: str, sizes: Sizes, limits: Limits, *, extras: bool) -> Launch:
     """How to launch a kernel for a call.
+
+    `extras`: whether the call has a mask, dropout, or weights that are returned.
 
     Raises:
         LimitError: the call is too large.
@@ -75,7 +85,7 @@ def plan(kernel: str, dtype: str, sizes: Sizes, limits: Limits) -> Launch:
         if length > LARGEST_LENGTH:
             raise LimitError(f"{axis} = {length}: at most {LARGEST_LENGTH}")
     total = sizes.B * sizes.H
-    setting = setting_for(kernel, dtype, sizes)
+    setting = setting_for(kernel, dtype, sizes, extras=extras)
     row_threads = -(-rows // setting.rows)
     heads = _heads(setting, row_threads, others, total)
     groups, row_blocks = _rows(setting, row_threads, heads)
@@ -109,7 +119,7 @@ def check(launch: Launch, limits: Limits) -> None:
             raise LimitError(f"{launch.kernel} needs {asked} {what}: at most {limit}")
 
 
-def setting_for(kernel: str, dtype: str, sizes: Sizes) -> Setting:
+def setting_for(kernel: str, dtype: str, sizes: Sizes, *, extras: bool) -> Setting:
     """What a kernel is compiled for to serve a call.
 
     Raises:
@@ -126,7 +136,14 @@ def setting_for(kernel: str, dtype: str, sizes: Sizes) -> Setting:
     if kernel == "attend":
         features = _features(width, fewest, dtype, sizes)
     twice = kernel == "attend" and features <= 8 and sizes.L >= 16 and dtype != "float64"
-    return Setting(ELEMENTS[dtype], width, features, 2 if twice else 1)
+    return Setting(
+        element=ELEMENTS[dtype],
+        width=width,
+        features=features,
+        rows=2 if twice else 1,
+        step=FORWARD_STEP if KERNELS[kernel] == "forward" else BACKWARD_STEP,
+        extras=int(extras),
+    )
 
 
 def _features(width: int, fewest: int, dtype: str, sizes: Sizes) -> int:
@@ -144,7 +161,7 @@ def _features(width: int, fewest: int, dtype: str, sizes: Sizes) -> int:
 def _heads(setting: Setting, row_threads: int, others: int, total: int) -> int:
     """Heads of a block, a power of two: as many as fit it with all of their rows."""
     heads = 1
-    tile = -(-others // STEP) * STEP
+    tile = _up(others, setting.step)
     while (
         2 * heads * setting.lanes * row_threads <= THREADS
         and heads < total
@@ -161,18 +178,23 @@ def _rows(setting: Setting, row_threads: int, heads: int) -> tuple[int, int]:
     most = THREADS // row
     row_blocks = -(-row_threads // most)
     groups = -(-row_threads // row_blocks)
-    return -(-groups // whole_warps) * whole_warps, row_blocks
+    return _up(groups, whole_warps), row_blocks
 
 
 def _tile(setting: Setting, heads: int, others: int) -> int:
     """Staged rows: all of them if they fit, else a part."""
-    whole = -(-others // STEP) * STEP
+    whole = _up(others, setting.step)
     if shared_bytes(setting, heads, whole) <= USUAL_SHARED:
         return whole
     tile = min(whole, LONG_TILE)
-    while tile > STEP and shared_bytes(setting, heads, tile) > USUAL_SHARED:
-        tile -= STEP
+    while tile > setting.step and shared_bytes(setting, heads, tile) > USUAL_SHARED:
+        tile -= setting.step
     return tile
+
+
+def _up(length: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-length // step) * step
 
 
 def shared_bytes(setting: Setting, heads: int, tile: int) -> int:

@@ -73,7 +73,7 @@ class FusedKernels:
         """V (B, L, H, D), the weights (B, H, L, S) or None, and what the backward pass needs."""
         sizes, dtype = _sizes(q, v), dtype_name(q)
         B, L, S, H, _, D = sizes
-        launch = self._plan("attend", q, sizes)
+        launch = self._plan("attend", q, sizes, extras=weights or _has_extras(hidden, options))
         out = self.runtime.empty((B, L, H, D), dtype, q)
         a = self.runtime.empty((B, H, L, S), dtype, q) if weights else None
         kept = self.runtime.empty((2, B, H, L), _real(dtype), q)
@@ -98,8 +98,10 @@ class FusedKernels:
         """Gradients by q, k and v."""
         sizes, dtype = _sizes(q, v), dtype_name(q)
         B, L, S, H, E, D = sizes
+        extras = g_weights is not None or _has_extras(hidden, options)
         launches = [
-            self._plan(one, q, sizes) for one in ("gradient_of_queries", "gradient_of_keys")
+            self._plan(kernel, q, sizes, extras=extras)
+            for kernel in ("gradient_of_queries", "gradient_of_keys")
         ]
         dq = self.runtime.empty((B, L, H, E), dtype, q)
         dk = self.runtime.empty((B, S, H, E), dtype, q)
@@ -113,9 +115,10 @@ class FusedKernels:
             self.runtime.launch(launch, call, q)
         return dq, dk, dv
 
-    def _plan(self, kernel: str, like: Array, sizes: Sizes) -> Launch:
+    def _plan(self, kernel: str, like: Array, sizes: Sizes, *, extras: bool) -> Launch:
+        limits = self.runtime.limits(like)
         try:
-            return plan(kernel, dtype_name(like), sizes, self.runtime.limits(like))
+            return plan(kernel, dtype_name(like), sizes, limits, extras=extras)
         except LimitError as error:
             raise UnsupportedError(self.backend, "this call", str(error)) from error
 
@@ -166,6 +169,10 @@ def _sizes(q: Array, v: Array) -> Sizes:
     B, L, H, E = q.shape
     _, S, _, D = v.shape
     return Sizes(B, L, S, H, E, D)
+
+
+def _has_extras(hidden: Array | None, options: Options) -> bool:
+    return hidden is not None or options.dropout > 0
 
 
 def _real(dtype: str) -> str:

@@ -36,6 +36,6 @@ __device__ inline Kept4 kept4(const Call& call, Index head, int l, int s) {
 }
 
 __device__ inline Real kept(const Call& call, Index head, int l, int s) {
-    if (call.threshold == 0) return 1;
+    if (!EXTRAS || call.threshold == 0) return 1;
     return kept4(call, head, l, s & ~3).at[s & 3];
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import subprocess
 import threading
@@ -27,8 +28,14 @@ CACHE = HERE.parents[1] / "results" / "cache" / "emulation"
 LIMITS = Limits(threads=1024, shared=227 * 1024)
 """Of an H100 or H200."""
 
+POISON = 0xFF
+"""Every byte of a NaN, in each format."""
+
 GUARD = 256
 """Bytes before and after each new array that no kernel may write."""
+
+ALIGNED = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
+"""Has accesses stop that a GPU refuses; the CPU would be content with any address."""
 
 ENTRY = """
 extern "C" const char* run_{name}(const Call* call, long long blocks, long long threads,
@@ -56,7 +63,7 @@ def library(of: str, setting: Setting, edit: Edit = unchanged) -> ctypes.CDLL:
     """One pass's kernels, compiled for a setting; `edit` may change their source before."""
     entries = "".join(ENTRY.format(name=name) for name, place in KERNELS.items() if place == of)
     text = (HERE / "cuda.h").read_text("utf-8") + edit(source(of)) + entries
-    return ctypes.CDLL(_compiled(text, "-O1", "-w", *setting.macros))
+    return ctypes.CDLL(_compiled(text, "-O1", "-w", *ALIGNED, *setting.macros))
 
 
 @functools.cache
@@ -100,6 +107,7 @@ class Emulator:
         self.edit = edit
         self.change = change
         self.launches: list[Launch] = []
+        self._guarded = threading.local()
 
     def view(self, array: Any) -> View:
         """Where an array lies."""
@@ -109,16 +117,22 @@ class Emulator:
         return View(address=array.data_ptr(), strides=array.stride(), shape=tuple(array.shape))
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
-        """NaN between guards: what a kernel does not write shows."""
+        """NaN between guards: what a kernel does not write shows, and what it must not."""
+        itemsize = {"float64": 8, "float32": 4}.get(dtype, 2)
+        size = math.prod(shape) * itemsize
+        buffer = np.full(size + 2 * GUARD, POISON, np.uint8)
+        self._guarded.buffers = [*self._buffers(), buffer]
         if isinstance(like, np.ndarray):
             kind = like.dtype if dtype == dtype_name(like) else np.dtype(dtype)
-            size = int(np.prod(shape)) * kind.itemsize
-            buffer = np.full(size + 2 * GUARD, 0xFF, np.uint8)
             return buffer[GUARD : GUARD + size].view(kind).reshape(shape)
         import torch
 
-        kind = getattr(torch, dtype)
-        return torch.full(shape, torch.nan, dtype=kind)
+        inside = torch.from_numpy(buffer)[GUARD : GUARD + size]
+        return inside.view(getattr(torch, dtype)).reshape(shape)
+
+    def _buffers(self) -> list[np.ndarray]:
+        """New arrays with their guards, since this thread's last launch."""
+        return getattr(self._guarded, "buffers", [])
 
     def limits(self, like: Any) -> Limits:
         """Those of a real device."""
@@ -144,3 +158,7 @@ class Emulator:
         error = run(call.ctypes.data, launch.blocks, launch.threads, launch.shared, self.reversed)
         if error:
             raise EmulationError(f"{launch.kernel}: {error.decode()}")
+        for buffer in self._buffers():
+            if (buffer[:GUARD] != POISON).any() or (buffer[-GUARD:] != POISON).any():
+                raise EmulationError(f"{launch.kernel}: a write outside of an array")
+        self._guarded.buffers = []

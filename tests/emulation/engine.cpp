@@ -6,7 +6,7 @@
 //
 // Found and told as an error: a barrier that not all threads of a block reach, or that they reach
 // at different places; a shuffle that not all threads of a warp take part in; writes past the end
-// of shared memory; addresses that are not mapped. Shared memory starts as NaN in each block.
+// of shared memory; addresses that are misaligned or not mapped. Shared memory starts as NaN in each block.
 
 #include <csetjmp>
 #include <csignal>
@@ -46,7 +46,7 @@ struct Block {
     std::vector<unsigned char> memory;
     int running = 0;
     jmp_buf scheduler;
-    sigjmp_buf failed;
+    sigjmp_buf failed;     // where an illegal access leads
     bool active = false;
     void (*kernel)(const void*) = nullptr;
     const void* call = nullptr;
@@ -93,16 +93,15 @@ bool run_warp(int first, int threads, bool reversed) {
             const int thread = first + (reversed ? threads - 1 - i : i);
             if (here.fibers[thread].state == READY) resume(thread);
         }
-        int shuffling = 0;
-        const int line = here.fibers[first].line;
+        int shuffling = 0, together = 0, line = 0;
         for (int i = 0; i < threads; ++i) {
             const Fiber& fiber = here.fibers[first + i];
-            shuffling += fiber.state == AT_SHUFFLE && fiber.line == line;
-            if (fiber.state == AT_SHUFFLE && here.fibers[first].state != AT_SHUFFLE) shuffling = -1;
-            if (shuffling < 0) break;
+            if (fiber.state != AT_SHUFFLE) continue;
+            if (shuffling++ == 0) line = fiber.line;
+            together += fiber.line == line;
         }
         if (shuffling == 0) return true;
-        if (shuffling != WARP) {
+        if (together != WARP) {
             snprintf(here.error, sizeof here.error,
                      "line %d: a shuffle that not all threads of the warp take part in", line);
             return false;
@@ -208,8 +207,7 @@ extern "C" const char* emulated_launch(void (*kernel)(const void*), const void* 
     struct sigaction act = {};
     act.sa_handler = on_fault;
     act.sa_flags = SA_NODEFER;
-    sigaction(SIGSEGV, &act, nullptr);
-    sigaction(SIGBUS, &act, nullptr);
+    for (int number : {SIGSEGV, SIGBUS, SIGILL}) sigaction(number, &act, nullptr);
     here.active = true;
     if (sigsetjmp(here.failed, 1) == 0) {
         for (long long i = 0; i < blocks; ++i) {
@@ -217,7 +215,7 @@ extern "C" const char* emulated_launch(void (*kernel)(const void*), const void* 
             if (!run_block(threads, size_t(shared), reversed != 0)) break;
         }
     } else {
-        snprintf(here.error, sizeof here.error, "an address that is not mapped");
+        snprintf(here.error, sizeof here.error, "an address that is misaligned or not mapped");
     }
     here.active = false;
     return here.error;

@@ -1,0 +1,262 @@
+"""Faults of the GPU kind, planted in the CUDA source: the suite convicts each in the emulation."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+
+import pytest
+
+from fullattention.backends import Backend
+from fullattention.conformance import check
+from fullattention.records import Verdict
+from tests.emulation import backends
+from tests.emulation.emulator import Emulator
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+TILE = "shape=2,5,7,3,11,13"
+"""One tile of keys, which has a tail; several heads in a block, the last of which has fewer."""
+
+TILES = "shape=1,4,600,2,64,8"
+"""Several tiles of keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """An edit of the kernels' source, and where the suite finds it."""
+
+    name: str
+    old: str
+    new: str
+    only: str
+    """The checks that are asked: ids that begin so."""
+    words: str = ""
+    """Part of what one of them says."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def edit(self, text: str) -> str:
+        """The source of a pass with the fault; a pass without the place stays as it is."""
+        return text.replace(self.old, self.new)
+
+
+STAGED = """        stage(shared, 1, call, call.v, int(call.D), first, count, room);
+        __syncthreads();
+"""
+
+FORWARD = (
+    Fault(
+        name="no barrier after staging",
+        old=STAGED,
+        new=STAGED.replace("        __syncthreads();\n", ""),
+        only=f"C1: {TILE}",
+    ),
+    Fault(
+        name="no barrier before staging the next tile",
+        old="__syncthreads();  // the starts are shared; the tile before is no longer read",
+        new="if (first == 0) __syncthreads();",
+        only=f"N1: {TILES}",
+    ),
+    Fault(
+        name="no barrier between starts and staging",
+        old="__syncthreads();  // the starts are shared; the tile before is no longer read",
+        new="if (first > 0) __syncthreads();",
+        only=f"C1: {TILE}",
+    ),
+    Fault(
+        name="early return before a barrier",
+        old="    share_starts(shared, call, call.k, call.v);\n    for (int i",
+        new="    if (!place.exists) return;\n"
+        "    share_starts(shared, call, call.k, call.v);\n    for (int i",
+        only=f"C1: {TILE}",
+        words="not all threads reach",
+    ),
+    Fault(
+        name="barrier in a branch",
+        old=STAGED,
+        new=STAGED.replace("__syncthreads();", "if (place.row < call.L) __syncthreads();"),
+        only="C5: shape=2,9,33",
+        words="not all threads",
+    ),
+    Fault(
+        name="dropped tail",
+        old="for (int key = 0; key < count; key += STEP) {\n            Real scores[ROWS]",
+        new="for (int key = 0; key < count / STEP * STEP; key += STEP) {\n"
+        "            Real scores[ROWS]",
+        only="C5: shape=2,9,33",
+    ),
+    Fault(
+        name="padding joins the sum",
+        old="const bool shown = key + s < call.S && is_row &&",
+        new="const bool shown = is_row &&",
+        only="C5: shape=2,9,33",
+    ),
+    Fault(
+        name="stale shared memory behind the last key",
+        old="if (index < total) reinterpret_cast",
+        new="if (index < count * shared.heads * ROW_CHUNKS) reinterpret_cast",
+        only=f"C1: {TILE}",
+    ),
+    Fault(
+        name="innermost stride ignored",
+        old="real(data[(column + i) * array.e])",
+        new="real(data[column + i])",
+        only="C4: shape=2,5,7,3,11,13 dtype=float32 layout=every-other",
+    ),
+    Fault(
+        name="time's stride of another layout",
+        old="(first + row) * array.t,",
+        new="(first + row) * call.H * size,",
+        only="C4: shape=2,5,7,3,11,13 dtype=float32 layout=packed",
+    ),
+    Fault(
+        name="alignment not looked at",
+        old="    if (array.by_chunks) {\n        Chunk chunk = {};",
+        new="    if (array.e == 1 && size % CHUNK == 0) {\n        Chunk chunk = {};",
+        only="C4: shape=2,40,40,3,8,8 dtype=float32 layout=misaligned",
+        words="misaligned",
+    ),
+    Fault(
+        name="grid limit: blocks counted modulo 65 535",
+        old="const Index block = blockIdx.x;",
+        new="const Index block = blockIdx.x % 4095;  // the grid of this test is smaller",
+        only="L1: shape=65536,2,2",
+    ),
+    Fault(
+        name="heads counted in 16 bits",
+        old="place.b = place.head / call.H;",
+        new="place.b = short(place.head) / call.H;",
+        only="L1: shape=65536,2,2",
+    ),
+    Fault(
+        name="a last block's spare heads are written",
+        old="place.exists = place.head < call.B * call.H;",
+        new="place.exists = true;",
+        only=f"C1: {TILE}",
+        words="outside of an array",
+    ),
+    Fault(
+        name="last shuffle forgotten",
+        old="distance > 0; distance /= 2",
+        new="distance > 1; distance /= 2",
+        only=f"C1: {TILE}",
+    ),
+    Fault(
+        name="sum not rescaled",
+        old="sum[r][f] *= shrink;",
+        new="sum[r][f] *= 1;",
+        only=f"N1: {TILES}",
+    ),
+    Fault(
+        name="minus infinity less minus infinity",
+        old="const Real shift = maximum == minus_infinity() ? Real(0) : maximum;",
+        new="const Real shift = maximum;",
+        only="M4: shape=1,150,150,2,8,8 dtype=float32 mask=band/LS",
+    ),
+    Fault(
+        name="mask of the first batch entry",
+        old="place.b * hidden.b + ",
+        new="",
+        only="M4: shape=2,5,7,3,11,13 dtype=float32 mask=random/BHLS",
+    ),
+    Fault(
+        name="one mask of dropout for all heads",
+        old="unsigned(head), unsigned(head >> 32)",
+        new="0u, 0u",
+        only="P2: p=0.5",
+        words="not dropped independently",
+    ),
+    Fault(
+        name="weights from keys of the last tile",
+        old="        if (S > tile) {\n            __syncthreads();\n            stage(shared, 0",
+        new="        if (false) {\n            __syncthreads();\n            stage(shared, 0",
+        only="W",
+    ),
+)
+
+BACKWARD = (
+    Fault(
+        name="backward: no barrier after staging",
+        old="            shared.row[2][index] = call.slope[row];\n        }\n        __syncthreads();",
+        new="            shared.row[2][index] = call.slope[row];\n        }",
+        only=f"G1: gradient {TILE}",
+    ),
+    Fault(
+        name="backward: slope of the wrong row",
+        old="exists ? shared.row[2][staged_row]",
+        new="exists ? shared.row[2][query * shared.heads + place.slot]",
+        only=f"G1: gradient {TILE}",
+    ),
+    Fault(
+        name="backward: other weights dropped",
+        old="pair.kept = kept(call, place.head, l, s);",
+        new="pair.kept = kept(call, place.head + 1, l, s);",
+        only="G1: gradient p=0.5",
+    ),
+    Fault(
+        name="backward: first queries skipped without a causal mask",
+        old="const int begin = call.causal ? place.block_row / tile * tile : 0;",
+        new="const int begin = place.block_row / tile * tile;",
+        only="G1: gradient shape=1,9,129",
+    ),
+    Fault(
+        name="backward: no scale",
+        old="gradient_of_score(pair, slope) * Real(call.scale);",
+        new="gradient_of_score(pair, slope);",
+        only=f"G1: gradient {TILE}",
+    ),
+    Fault(
+        name="backward: gradient of returned weights forgotten",
+        old="if (EXTRAS && table.data) {",
+        new="if (false) {",
+        only="G2",
+    ),
+)
+
+
+def verdicts(fault: Fault, *, gradients: bool) -> list[Verdict]:
+    """What the suite says of the kernels with the fault, for both orders of the threads."""
+
+    def candidate(reversed: bool) -> Backend:  # noqa: A002 - the order is just that
+        emulator = Emulator(reversed=reversed, edit=fault.edit)
+        return (backends.for_torch if gradients else backends.for_numpy)(emulator)
+
+    return [
+        check(candidate(order), only=fault.only, dtypes=("float32",)) for order in (False, True)
+    ]
+
+
+def require_convicted(fault: Fault, *, gradients: bool) -> None:
+    found = verdicts(fault, gradients=gradients)
+    details = [one.detail for verdict in found for one in verdict.results if one.status == "failed"]
+    assert details, f"{fault} is not found"
+    assert any(fault.words in detail for detail in details), details
+
+
+@pytest.mark.parametrize("fault", FORWARD, ids=str)
+def test_a_fault_of_the_forward_pass_is_convicted(fault: Fault) -> None:
+    require_convicted(fault, gradients=False)
+
+
+@pytest.mark.parametrize("fault", BACKWARD, ids=str)
+def test_a_fault_of_the_backward_pass_is_convicted(fault: Fault) -> None:
+    pytest.importorskip("torch")
+    require_convicted(fault, gradients=True)
+
+
+@pytest.mark.parametrize("only", sorted({fault.only for fault in (*FORWARD, *BACKWARD)}))
+def test_without_the_fault_the_same_checks_pass(only: str) -> None:
+    pytest.importorskip("torch")
+    same = Fault(name="none", old="", new="", only=only)
+    for verdict in verdicts(same, gradients=True):
+        assert not [one for one in verdict.results if one.status == "failed"]
+        assert [one for one in verdict.results if one.status == "passed"]
+
+
+@pytest.mark.parametrize("fault", (*FORWARD, *BACKWARD), ids=str)
+def test_the_place_of_a_fault_is_in_the_source(fault: Fault) -> None:
+    from fullattention.backends.cuda.kernels import source
+
+    assert any(fault.old in source(of) for of in ("forward", "backward"))

@@ -89,6 +89,20 @@ def test_a_causal_call_reads_no_key_of_a_skipped_tile() -> None:
     assert np.isnan(out[0, -1]).all()
 
 
+def test_weights_of_several_tiles_are_right() -> None:
+    q, k, v = drawn(1, 4, 2, 64), drawn(1, 300, 2, 64), drawn(1, 300, 2, 8)
+    options: dict[str, Any] = {"mask_flag": False, "output_attention": True}
+    _, want = FullAttention(attention_dropout=0.0, backend="numpy-reference", **options)(
+        q, k, v, None
+    )
+    emulator = Emulator()
+    _, got = layer(emulator, **options)(q, k, v, None)
+    assert emulator.launches[0].tile < 300
+    assert got is not None
+    assert want is not None
+    assert np.allclose(got, want, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("size", ["E", "D"])
 def test_more_features_than_the_kernels_hold_are_refused(size: str) -> None:
     q, v = drawn(1, 3, 1, 513 if size == "E" else 8), drawn(1, 3, 1, 513 if size == "D" else 8)
@@ -99,7 +113,7 @@ def test_more_features_than_the_kernels_hold_are_refused(size: str) -> None:
 def test_the_widest_features_are_served() -> None:
     q, k, v = drawn(2, 5, 3, 512), drawn(2, 9, 3, 512), drawn(2, 9, 3, 300)
     plain = FullAttention(False, attention_dropout=0.0, backend="numpy-reference")
-    want, _ = plain(*(x.astype(np.float64) for x in (q, k, v)), None)
+    want, _ = plain(q.astype(np.float64), k.astype(np.float64), v.astype(np.float64), None)
     got, _ = layer(Emulator(), mask_flag=False)(q, k, v, None)
     assert np.allclose(got, want, atol=1e-5)
 

@@ -31,7 +31,7 @@ LIMITS = Limits(threads=1024, shared=227 * 1024)
 POISON = 0xFF
 """Every byte of a NaN, in each format."""
 
-GUARD = 256
+GUARD = 16 * 1024
 """Bytes before and after each new array that no kernel may write."""
 
 ALIGNED = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")

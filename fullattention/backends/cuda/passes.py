@@ -43,18 +43,30 @@ class Runtime(Protocol):
 class Options(Protocol):
     """What both passes are told besides their arrays; `torch_autograd.Options` is one."""
 
-    causal: bool
-    scale: float
-    dropout: float
-    seed: int
+    @property
+    def causal(self) -> bool:
+        """Whether keys s > l are hidden."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on the scores."""
+
+    @property
+    def dropout(self) -> float:
+        """Probability of dropping a weight."""
+
+    @property
+    def seed(self) -> int:
+        """Which weights are dropped depends on it, and on the weight's place."""
 
 
 @dataclass(frozen=True)
 class FusedKernels:
     """Both passes; `torch_autograd.Kernels` says what they take and give.
 
-    What the forward pass keeps for the backward one is (2, B, H, L): the largest score of each
-    row, and one over the sum of its exponentials.
+    In place of a logsumexp the forward pass keeps (2, B, H, L): the largest score of each row, and
+    one over the sum of its exponentials. From these the backward pass rebuilds the weights with
+    the forward pass's own rounding, and NaN where a row had none.
     """
 
     backend: str
@@ -92,7 +104,7 @@ class FusedKernels:
         v: Array,
         hidden: Array | None,
         out: Array,
-        kept: Array,
+        logsumexp: Array,
         options: Options,
     ) -> tuple[Array, Array, Array]:
         """Gradients by q, k and v."""
@@ -111,7 +123,7 @@ class FusedKernels:
         for launch in launches:  # in this order: the second reads the first one's slope
             call = self._call(launch, sizes, options, hidden, arrays)
             self._table(call, "weights", g_weights)
-            self._rows(call, maximum=kept[0], inverse=kept[1], slope=slope)
+            self._rows(call, maximum=logsumexp[0], inverse=logsumexp[1], slope=slope)
             self.runtime.launch(launch, call, q)
         return dq, dk, dv
 

@@ -9,13 +9,13 @@ import itertools
 from collections.abc import Iterator
 
 from fullattention.backends.cuda.kernels import KERNELS, STANDARD, Setting, source
-from fullattention.backends.cuda.launch import Limits, Sizes, plan
+from fullattention.backends.cuda.launch import Limits, Sizes, forward_kernel, plan
 from fullattention.bench.workloads import CATALOGUE
 from tests.nvrtc import Usage, compile_for
 
 ARCHITECTURES = ("sm_80", "sm_90")
 
-H200 = Limits(threads=1024, shared=227 * 1024)
+H200 = Limits(threads=1024, shared=227 * 1024, tensor_cores=True)
 
 
 def usage(kernel: str, setting: Setting, arch: str) -> Usage:
@@ -33,10 +33,13 @@ def setting_of(kernel: str, workload: str, *, extras: bool = False) -> Setting:
 
 def all_settings() -> Iterator[tuple[str, Setting]]:
     """Every kernel with every setting that some workload needs, once."""
-    found = {
-        (kernel, setting_of(kernel, name, extras=extras)): None
-        for kernel, name, extras in itertools.product(KERNELS, CATALOGUE, (False, True))
-    }
+    found: dict[tuple[str, Setting], None] = {}
+    for (name, workload), extras in itertools.product(CATALOGUE.items(), (False, True)):
+        sizes = Sizes(*workload.shape)
+        kernels = [kernel for kernel, of in KERNELS.items() if of == "backward"]
+        kernels.append(forward_kernel(workload.dtype, sizes, H200, extras=extras))
+        for kernel in kernels:
+            found[kernel, setting_of(kernel, name, extras=extras)] = None
     yield from found
 
 

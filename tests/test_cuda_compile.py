@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not is_installed(), reason=f"{WHEEL} is not inst
 SOME = 64
 """Bytes a thread may spill: what the compiler prefers to a register more, outside of loops."""
 
-FORWARD = ("patchtst/traffic/l42", "tslib/patchtst/ecl", "long/2k/float16", "vit/b16/bfloat16")
+FORWARD = ("patchtst/traffic/l42", "tslib/patchtst/ecl", "long/2k")
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -41,6 +41,13 @@ def test_tiny_heads_leave_room_for_many_blocks(workload: str) -> None:
     """Bound by memory: five blocks of 128 threads fit the 64 Ki registers of a multiprocessor."""
     used = usage("attend", setting_of("attend", workload), "sm_90")
     assert used.registers * 128 * 5 <= 64 * 1024
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("workload", ["long/2k/float16", "vit/b16/bfloat16"])
+def test_the_tensor_cores_kernel_compiles(workload: str, arch: str) -> None:
+    kernel = "attend_by_tensor_cores"
+    assert usage(kernel, setting_of(kernel, workload), arch).spilled == 0
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -70,5 +77,6 @@ def test_the_source_is_part_of_the_package() -> None:
         "blocks.cuh",
         "random.cuh",
         "forward.cuh",
+        "tensor_cores.cuh",
         "backward.cuh",
     }

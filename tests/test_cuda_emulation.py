@@ -80,6 +80,26 @@ def test_a_causal_call_skips_tiles_and_still_meets_a_hidden_nan() -> None:
     assert np.isfinite(np.delete(out[0, :, 0], 3, axis=-1)).all()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_long_half_precision_calls_go_by_tensor_cores(dtype: str) -> None:
+    """Causally too, with a last tile and a last warp in part, and with NaN in a hidden value."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16
+    q, k, v = (drawn(2, 150, 3, size).astype(kind) for size in (24, 24, 40))
+    plain = FullAttention(attention_dropout=0.0, backend="numpy-reference")
+    want, _ = plain(q.astype(np.float64), k.astype(np.float64), v.astype(np.float64), None)
+    emulator = Emulator()
+    got, _ = layer(emulator)(q, k, v, None)
+    assert emulator.launches[0].kernel == "attend_by_tensor_cores"
+    step = float(ml_dtypes.finfo(kind).eps)
+    assert abs(got.astype(np.float64) - want).max() <= 4 * step
+    v[1, -1, 2, 5] = np.nan
+    poisoned, _ = layer(Emulator())(q, k, v, None)
+    assert np.isnan(poisoned[1, :, 2, 5].astype(np.float64)).all()
+    poisoned[1, :, 2, 5] = got[1, :, 2, 5]
+    assert poisoned.tobytes() == got.tobytes()
+
+
 def test_a_causal_call_reads_no_key_of_a_skipped_tile() -> None:
     x = drawn(1, 300, 1, 64)
     k = x.copy()

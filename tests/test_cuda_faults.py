@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fullattention.backends.cuda.kernels import source
+from fullattention.backends.cuda.kernels import KERNELS, source
 from fullattention.conformance.catalogue import selected
 from fullattention.conformance.subject import load_subject
 from fullattention.conformance.trial import run_check
@@ -34,6 +34,7 @@ class Fault:
     new: str
     only: str
     """The checks that are asked: ids that begin so."""
+    dtype: str = "float32"
     words: str = ""
     """Part of what one of them says."""
 
@@ -165,6 +166,53 @@ FORWARD = (
     ),
 )
 
+HALF = "float16"
+
+TENSOR_CORES = (
+    Fault(
+        name="tensor cores: no barrier after staging",
+        old="stage_pair(keys, values, shared, call, first);\n        __syncthreads();",
+        new="stage_pair(keys, values, shared, call, first);",
+        dtype=HALF,
+        only="N1: shape=1,33,64,2,128,32",
+    ),
+    Fault(
+        name="tensor cores: no barrier before the next tile",
+        old="__syncthreads();  // the starts are shared; the tile before is no longer read",
+        new="if (first == 0) __syncthreads();",
+        dtype=HALF,
+        only="C5: shape=1,130,130",
+    ),
+    Fault(
+        name="tensor cores: rows of a fragment exchanged",
+        old="query + i % 2 * 8,",
+        new="query + i / 2 * 8,",
+        dtype=HALF,
+        only="N1: shape=1,33,64,2,128,32",
+    ),
+    Fault(
+        name="tensor cores: sum of a quarter of the keys",
+        old="1.0f / over_quad(total[r], true)",
+        new="1.0f / total[r]",
+        dtype=HALF,
+        only="N1: shape=1,33,64,2,128,32",
+    ),
+    Fault(
+        name="tensor cores: padding joins the sum",
+        old="const bool shown = s < S && !(call.causal && s > l);",
+        new="const bool shown = !(call.causal && s > l);",
+        dtype=HALF,
+        only="C5: shape=1,130,130",
+    ),
+    Fault(
+        name="tensor cores: sum not rescaled",
+        old="sum[d][2 * r + 1] *= shrink;",
+        new="",
+        dtype=HALF,
+        only="C5: shape=1,130,130",
+    ),
+)
+
 BACKWARD = (
     Fault(
         name="backward: no barrier after staging",
@@ -211,7 +259,7 @@ def results(fault: Fault, *, gradients: bool) -> Iterator[Result]:
         emulator = Emulator(reversed=order, edit=fault.edit)
         candidate = (backends.for_torch if gradients else backends.for_numpy)(emulator)
         subject = load_subject(candidate)
-        for one in selected(("float32",), "full", only=fault.only):
+        for one in selected((fault.dtype,), "full", only=fault.only):
             yield run_check(subject, one)
 
 
@@ -222,7 +270,7 @@ def require_convicted(fault: Fault, *, gradients: bool) -> None:
     assert fault.words in found.detail
 
 
-@pytest.mark.parametrize("fault", FORWARD, ids=str)
+@pytest.mark.parametrize("fault", [*FORWARD, *TENSOR_CORES], ids=str)
 def test_a_fault_of_the_forward_pass_is_convicted(fault: Fault) -> None:
     require_convicted(fault, gradients=False)
 
@@ -233,15 +281,18 @@ def test_a_fault_of_the_backward_pass_is_convicted(fault: Fault) -> None:
     require_convicted(fault, gradients=True)
 
 
-@pytest.mark.parametrize("only", sorted({fault.only for fault in (*FORWARD, *BACKWARD)}))
-def test_without_the_fault_the_same_checks_pass(only: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "only"),
+    sorted({(fault.dtype, fault.only) for fault in (*FORWARD, *TENSOR_CORES, *BACKWARD)}),
+)
+def test_without_the_fault_the_same_checks_pass(dtype: str, only: str) -> None:
     pytest.importorskip("torch")
-    same = Fault(name="none", old="", new="", only=only)
+    same = Fault(name="none", old="", new="", only=only, dtype=dtype)
     found = {one.status for one in results(same, gradients=True)}
     assert "passed" in found
     assert "failed" not in found
 
 
-@pytest.mark.parametrize("fault", [*FORWARD, *BACKWARD], ids=str)
+@pytest.mark.parametrize("fault", [*FORWARD, *TENSOR_CORES, *BACKWARD], ids=str)
 def test_the_place_of_a_fault_is_in_the_source(fault: Fault) -> None:
-    assert any(fault.old in source(of) for of in ("forward", "backward"))
+    assert any(fault.old in source(of) for of in set(KERNELS.values()))

@@ -16,13 +16,16 @@ from fullattention.backends.cuda.launch import (
     Limits,
     Sizes,
     check,
+    forward_kernel,
     plan,
 )
 from fullattention.bench.workloads import CATALOGUE
 
-H200 = Limits(threads=1024, shared=227 * 1024)
-OLD = Limits(threads=1024, shared=64 * 1024)
+H200 = Limits(threads=1024, shared=227 * 1024, tensor_cores=True)
+OLD = Limits(threads=1024, shared=64 * 1024, tensor_cores=False)
 """The least of the GPUs since Volta."""
+
+ANY_CALL = [kernel for kernel in KERNELS if kernel != "attend_by_tensor_cores"]
 
 LENGTHS = (1, 2, 7, 16, 33, 64, 129, 500, 4096)
 WIDTHS = (1, 2, 8, 11, 64, 100, 256, 512)
@@ -35,7 +38,7 @@ def planned(
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", ANY_CALL)
 def test_every_plan_covers_the_call_within_the_limits(kernel: str, dtype: str) -> None:
     for L, S, E, (B, H) in itertools.product(LENGTHS, LENGTHS, WIDTHS, ((1, 1), (3, 5), (700, 16))):
         launch = planned(kernel, dtype, Sizes(B, L, S, H, E, E))
@@ -57,10 +60,39 @@ def test_every_plan_covers_the_call_within_the_limits(kernel: str, dtype: str) -
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_workload_fits_an_older_gpu_too(name: str) -> None:
     workload = CATALOGUE[name]
-    for kernel in KERNELS:
+    for kernel in ANY_CALL:
         launch = planned(kernel, workload.dtype, Sizes(*workload.shape), OLD)
         # No block repeats what another does, but for the rows that one cannot hold.
         assert launch.blocks <= workload.shape.B * workload.shape.H * launch.row_blocks
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("L", "E"), [(32, 1), (65, 16), (128, 100), (4096, 128)])
+def test_tensor_cores_cover_the_call_within_the_limits(L: int, E: int, dtype: str) -> None:
+    sizes = Sizes(3, L, 64, 5, E, E)
+    assert forward_kernel(dtype, sizes, H200, extras=False) == "attend_by_tensor_cores"
+    launch = planned("attend_by_tensor_cores", dtype, sizes, extras=False)
+    assert launch.setting.width >= E
+    assert launch.threads // WARP * 16 * launch.row_blocks >= L
+    assert launch.blocks == 15 * launch.row_blocks
+    assert launch.shared <= H200.shared
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "limits", "extras"),
+    [
+        ("float32", Sizes(1, 64, 64, 1, 64, 64), H200, False),
+        ("float16", Sizes(1, 64, 64, 1, 64, 64), OLD, False),
+        ("float16", Sizes(1, 64, 64, 1, 64, 64), H200, True),
+        ("float16", Sizes(1, 1, 64, 1, 64, 64), H200, False),
+        ("float16", Sizes(1, 64, 16, 1, 64, 64), H200, False),
+        ("float16", Sizes(1, 64, 64, 1, 64, 129), H200, False),
+    ],
+)
+def test_other_calls_go_without_tensor_cores(
+    dtype: str, sizes: Sizes, limits: Limits, extras: bool
+) -> None:
+    assert forward_kernel(dtype, sizes, limits, extras=extras) == "attend"
 
 
 def test_more_heads_than_a_grid_is_high_are_no_matter() -> None:
@@ -89,7 +121,7 @@ def test_heads_of_one_time_step_are_read_together() -> None:
     ],
 )
 def test_what_is_beyond_the_kernels_is_refused_by_name(sizes: Sizes, words: str) -> None:
-    for kernel in KERNELS:
+    for kernel in ANY_CALL:
         with pytest.raises(LimitError, match=words):
             planned(kernel, "float32", sizes)
 

@@ -35,6 +35,7 @@ def _limits(device: int) -> Limits:
     return Limits(
         threads=attributes["MaxThreadsPerBlock"],
         shared=attributes["MaxSharedMemoryPerBlockOptin"],
+        tensor_cores=attributes["ComputeCapabilityMajor"] >= 8,
     )
 
 

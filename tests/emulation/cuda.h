@@ -20,6 +20,7 @@ extern thread_local uint3 threadIdx, blockIdx, blockDim, gridDim;
 extern "C" unsigned char* emulated_shared();
 extern "C" void emulated_barrier(int line);
 extern "C" double emulated_shuffle(unsigned mask, double value, int distance, int line);
+extern "C" const unsigned (*emulated_gather(const unsigned* words, int line))[6];
 extern "C" const char* emulated_launch(void (*kernel)(const void*), const void* call,
                                        long long blocks, int threads, long long shared,
                                        int reversed);
@@ -57,4 +58,22 @@ static inline unsigned short float_to_half(float x) {
     unsigned short bits;
     __builtin_memcpy(&bits, &rounded, 2);
     return bits;
+}
+
+// The warp's product of a 16 x 16 and a 16 x 8 matrix, each thread holding some elements of each as
+// PTX has it for mma.m16n8k16; `c` is this thread's share of the sum.
+template <typename Convert>
+static void emulated_multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                  Convert convert, int line) {
+    const unsigned mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const unsigned(*warp)[6] = emulated_gather(mine, line);
+    const int group = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
+    for (int i = 0; i < 4; ++i) {
+        const int row = group + i / 2 * 8, column = quad * 2 + i % 2;
+        for (int k = 0; k < 16; ++k) {
+            const unsigned left = warp[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
+            const unsigned right = warp[column * 4 + k % 8 / 2][4 + k / 8];
+            c[i] += convert(left >> k % 2 * 16) * convert(right >> k % 2 * 16);
+        }
+    }
 }

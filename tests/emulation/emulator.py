@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / "results" / "cache" / "emulation"
 """Compiled kernels, by what they were compiled from."""
 
-LIMITS = Limits(threads=1024, shared=227 * 1024)
+LIMITS = Limits(threads=1024, shared=227 * 1024, tensor_cores=True)
 """Of an H100 or H200."""
 
 POISON = 0xFF

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <ucontext.h>
 #include <vector>
@@ -41,7 +42,13 @@ struct Fiber {
     double sent[2];        // to the other lanes, in turn: one may be ahead by one shuffle
 };
 
+// What the lanes of a warp have sent to each other, in turn.
+struct Warp {
+    unsigned words[2][WARP][6];
+};
+
 struct Block {
+    std::vector<Warp> warps = std::vector<Warp>(MOST_THREADS / WARP);
     std::vector<Fiber> fibers = std::vector<Fiber>(MOST_THREADS);
     std::vector<unsigned char> memory;
     int running = 0;
@@ -192,6 +199,17 @@ extern "C" double emulated_shuffle(unsigned mask, double value, int distance, in
     fiber.sent[turn] = value;
     wait(AT_SHUFFLE, line);
     return here.fibers[thread / WARP * WARP + (thread % WARP ^ distance)].sent[turn];
+}
+
+// The words that all lanes of the warp brought; they stay until the next but one exchange.
+extern "C" const unsigned (*emulated_gather(const unsigned* words, int line))[6] {
+    Block& here = block();
+    const int thread = here.running;
+    const unsigned turn = here.fibers[thread].shuffles++ % 2;
+    Warp& warp = here.warps[thread / WARP];
+    memcpy(warp.words[turn][thread % WARP], words, sizeof warp.words[0][0]);
+    wait(AT_SHUFFLE, line);
+    return warp.words[turn];
 }
 
 // Runs all blocks; the error, or an empty text.

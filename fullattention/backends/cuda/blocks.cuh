@@ -176,3 +176,23 @@ __device__ inline Real exponential(Real score, Real maximum) {
     const Real shift = maximum == minus_infinity() ? Real(0) : maximum;
     return power_of_two((score - shift) * LOG2_E);
 }
+
+// Notes in which columns the values from `first` on are not finite: hidden by the causal mask they
+// have a weight of 0, and 0 times such a value is NaN.
+__device__ inline void poison_columns(const Shared& shared, const Call& call, int first) {
+    constexpr int ROW_CHUNKS = WIDTH / CHUNK;
+    const Index total = (call.S - first) * shared.heads * ROW_CHUNKS;
+    for (Index index = threadIdx.x; index < total; index += blockDim.x) {
+        const int slot = int(index / ROW_CHUNKS) & (shared.heads - 1);
+        const int column = int(index % ROW_CHUNKS) * CHUNK;
+        if (!slot_exists(call, slot)) continue;
+        const Index row = first + (index / ROW_CHUNKS >> call.heads_log2);
+        const RealChunk chunk =
+            load_chunk(call.v, shared.start[1][slot] + row * call.v.t, column, int(call.D));
+#pragma unroll
+        for (int i = 0; i < CHUNK; ++i) {
+            const Real product = Real(0) * chunk.at[i];
+            if (product != 0) shared.poison[slot * WIDTH + column + i] = product;
+        }
+    }
+}

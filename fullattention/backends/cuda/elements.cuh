@@ -1,5 +1,6 @@
 // FullAttention on NVIDIA GPUs. The files of this folder are one source, joined in this order:
-// elements.cuh, blocks.cuh, random.cuh, and then forward.cuh or backward.cuh.
+// elements.cuh, blocks.cuh, random.cuh, and then one of forward.cuh,
+// tensor_cores.cuh and backward.cuh.
 //
 // Arrays come as the layer has them: queries (B, L, H, E), keys (B, S, H, E), values (B, S, H, D),
 // with any strides. The scores (B, H, L, S) never lie in global memory.
@@ -15,6 +16,8 @@
 //   memory, a block reads whole lines.
 // - long: many features per thread, one head per block, tiles of keys. Bound by arithmetic: the
 //   more features a thread holds, the fewer shuffles a score needs.
+//
+// Long calls in half precision have a kernel of another shape, for tensor cores: tensor_cores.cuh.
 //
 // Compiled for one setting of these macros:
 //   ELEMENT        what the arrays hold: 2 float16, 3 bfloat16, 4 float32, 8 float64
@@ -136,20 +139,25 @@ struct Call {
 __device__ inline int column_of(int chunk, int lane) { return (chunk * LANES + lane) * CHUNK; }
 
 // The chunk of a row that starts at a column; zeros beyond the row's `size` elements.
-__device__ inline RealChunk load_chunk(const Array& array, Index row, int column, int size) {
-    RealChunk result;
+__device__ inline Chunk load_elements(const Array& array, Index row, int column, int size) {
+    Chunk chunk = {};
     const Element* data = static_cast<const Element*>(array.data) + row;
     if (array.by_chunks) {
-        Chunk chunk = {};
         if (column < size) chunk = *reinterpret_cast<const Chunk*>(data + column);
-#pragma unroll
-        for (int i = 0; i < CHUNK; ++i) result.at[i] = real(chunk.at[i]);
     } else {
 #pragma unroll
         for (int i = 0; i < CHUNK; ++i) {
-            result.at[i] = column + i < size ? real(data[(column + i) * array.e]) : Real(0);
+            if (column + i < size) chunk.at[i] = data[(column + i) * array.e];
         }
     }
+    return chunk;
+}
+
+__device__ inline RealChunk load_chunk(const Array& array, Index row, int column, int size) {
+    const Chunk chunk = load_elements(array, row, column, size);
+    RealChunk result;
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i) result.at[i] = real(chunk.at[i]);
     return result;
 }
 

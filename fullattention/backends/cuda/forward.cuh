@@ -33,26 +33,6 @@ __device__ inline void drop(Real (&weights)[STEP], const Call& call, const Place
     }
 }
 
-// Notes in which columns the values from `first` on are not finite: hidden by the causal mask they
-// have a weight of 0, and 0 times such a value is NaN.
-__device__ inline void poison_columns(const Shared& shared, const Call& call, int first) {
-    constexpr int ROW_CHUNKS = WIDTH / CHUNK;
-    const Index total = (call.S - first) * shared.heads * ROW_CHUNKS;
-    for (Index index = threadIdx.x; index < total; index += blockDim.x) {
-        const int slot = int(index / ROW_CHUNKS) & (shared.heads - 1);
-        const int column = int(index % ROW_CHUNKS) * CHUNK;
-        if (!slot_exists(call, slot)) continue;
-        const Index row = first + (index / ROW_CHUNKS >> call.heads_log2);
-        const RealChunk chunk =
-            load_chunk(call.v, shared.start[1][slot] + row * call.v.t, column, int(call.D));
-#pragma unroll
-        for (int i = 0; i < CHUNK; ++i) {
-            const Real product = Real(0) * chunk.at[i];
-            if (product != 0) shared.poison[slot * WIDTH + column + i] = product;
-        }
-    }
-}
-
 // Writes the weights of the thread's rows, in a second pass over the keys. They may still be staged
 // where all of them fit one tile.
 __device__ inline void write_weights(const Real (&q)[ROWS][FEATURES], const Real (&maximum)[ROWS],

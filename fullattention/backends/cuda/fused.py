@@ -10,7 +10,13 @@ import numpy as np
 from fullattention.backends.cuda.kernels import FORWARD_STEP
 from fullattention.backends.cuda.passes import FusedKernels, Runtime
 from fullattention.backends.interface import Array, Arrays, Attend, Backend
-from fullattention.backends.precision import DTYPES, Precision, standard
+from fullattention.backends.precision import (
+    DTYPES,
+    SMALLEST_SUBNORMAL,
+    UNIT_ROUNDOFF,
+    Precision,
+    standard,
+)
 
 _generator = np.random.default_rng()
 
@@ -26,6 +32,14 @@ def precision(dtype: str) -> Precision:
     model = replace(standard(dtype), tile=FORWARD_STEP)
     if dtype == "float64":
         return model
+    if dtype != "float32":
+        # Tensor cores truncate sums, and take weights of the elements' own type.
+        model = replace(
+            model,
+            u_acc=2 * model.u_acc,
+            u_weights=UNIT_ROUNDOFF[dtype],
+            eta_weights=max(SMALLEST_SUBNORMAL[dtype] / 2, 2.0**-126),
+        )
     # CuPy has subnormal float32 numbers flushed to zero: those read as well as those written.
     return replace(model, eta_out=max(model.eta_out, 2.0**-125))
 

@@ -25,6 +25,7 @@ ELEMENTS = {"float16": 2, "bfloat16": 3, "float32": 4, "float64": 8}
 
 KERNELS = {
     "attend": "forward",
+    "attend_by_tensor_cores": "tensor_cores",
     "gradient_of_queries": "backward",
     "gradient_of_keys": "backward",
 }
@@ -75,7 +76,7 @@ class Setting:
 
 @functools.cache
 def source(of: str) -> str:
-    """The CUDA C++ of the "forward" or the "backward" pass, in one piece."""
+    """The CUDA C++ of what `KERNELS` tells apart, in one piece."""
     folder = Path(__file__).parent
     names = ("elements.cuh", "blocks.cuh", "random.cuh", f"{of}.cuh")
     # Errors are told by file and line.

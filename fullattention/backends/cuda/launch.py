@@ -29,6 +29,12 @@ USUAL_SHARED = 48 * 1024
 LONG_TILE = 64
 """Staged rows where they do not all fit: enough work between two barriers."""
 
+TENSOR_WIDTH = 128
+"""The most features that the tensor cores' kernel takes: a warp holds its queries in registers."""
+
+TENSOR_QUERIES, TENSOR_KEYS, TENSOR_PAD = 64, 64, 8
+"""Queries of a block, keys of a tile, and elements between staged rows, as in tensor_cores.cuh."""
+
 BUSY = 64 * 1024
 """Threads that keep a large GPU busy; with fewer, a row is shared by more of them."""
 
@@ -55,6 +61,8 @@ class Limits:
     threads: int
     shared: int
     """Bytes of shared memory, asked for explicitly."""
+    tensor_cores: bool
+    """Whether they multiply both half-precision types: from compute capability 8.0 on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +92,10 @@ def plan(kernel: str, dtype: str, sizes: Sizes, limits: Limits, *, extras: bool)
     for axis, length in (("L", sizes.L), ("S", sizes.S)):
         if length > LARGEST_LENGTH:
             raise LimitError(f"{axis} = {length}: at most {LARGEST_LENGTH}")
+    if kernel == "attend_by_tensor_cores":
+        launch = _by_tensor_cores(dtype, sizes)
+        check(launch, limits)
+        return launch
     total = sizes.B * sizes.H
     setting = setting_for(kernel, dtype, sizes, extras=extras)
     row_threads = -(-rows // setting.rows)
@@ -102,6 +114,37 @@ def plan(kernel: str, dtype: str, sizes: Sizes, limits: Limits, *, extras: bool)
     )
     check(launch, limits)
     return launch
+
+
+def forward_kernel(dtype: str, sizes: Sizes, limits: Limits, *, extras: bool) -> str:
+    """Which kernel serves the forward pass of a call: tensor cores for what is long and half."""
+    suits = (
+        limits.tensor_cores
+        and dtype in ("float16", "bfloat16")
+        and not extras
+        and max(sizes.E, sizes.D) <= TENSOR_WIDTH
+        and sizes.L >= WARP
+        and sizes.S >= TENSOR_KEYS
+    )
+    return "attend_by_tensor_cores" if suits else "attend"
+
+
+def _by_tensor_cores(dtype: str, sizes: Sizes) -> Launch:
+    width = max(16, 1 << (max(sizes.E, sizes.D) - 1).bit_length())
+    row_blocks = -(-sizes.L // TENSOR_QUERIES)
+    stride, transposed = width + TENSOR_PAD, TENSOR_KEYS + TENSOR_PAD
+    return Launch(
+        kernel="attend_by_tensor_cores",
+        setting=Setting(
+            element=ELEMENTS[dtype], width=width, features=width, rows=1, step=8, extras=0
+        ),
+        blocks=sizes.B * sizes.H * row_blocks,
+        threads=THREADS,
+        shared=16 + 4 * width + 2 * (TENSOR_KEYS * stride + width * transposed),
+        heads_log2=0,
+        tile=TENSOR_KEYS,
+        row_blocks=row_blocks,
+    )
 
 
 def check(launch: Launch, limits: Limits) -> None:

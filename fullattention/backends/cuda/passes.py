@@ -9,7 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from fullattention.backends.cuda.kernels import CALL, ELEMENTS, Setting
-from fullattention.backends.cuda.launch import Launch, LimitError, Limits, Sizes, plan
+from fullattention.backends.cuda.launch import (
+    Launch,
+    LimitError,
+    Limits,
+    Sizes,
+    forward_kernel,
+    plan,
+)
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Shape, dtype_name
 
@@ -85,7 +92,9 @@ class FusedKernels:
         """V (B, L, H, D), the weights (B, H, L, S) or None, and what the backward pass needs."""
         sizes, dtype = _sizes(q, v), dtype_name(q)
         B, L, S, H, _, D = sizes
-        launch = self._plan("attend", q, sizes, extras=weights or _has_extras(hidden, options))
+        extras = weights or _has_extras(hidden, options)
+        kernel = forward_kernel(dtype, sizes, self.runtime.limits(q), extras=extras)
+        launch = self._plan(kernel, q, sizes, extras=extras)
         out = self.runtime.empty((B, L, H, D), dtype, q)
         a = self.runtime.empty((B, H, L, S), dtype, q) if weights else None
         kept = self.runtime.empty((2, B, H, L), _real(dtype), q)

@@ -104,8 +104,8 @@ FORWARD = (
     ),
     Fault(
         name="innermost stride ignored",
-        old="real(data[(column + i) * array.e])",
-        new="real(data[column + i])",
+        old="chunk.at[i] = data[(column + i) * array.e]",
+        new="chunk.at[i] = data[column + i]",
         only="C4: shape=2,5,7,3,11,13 dtype=float32 layout=every-other",
     ),
     Fault(
@@ -116,8 +116,8 @@ FORWARD = (
     ),
     Fault(
         name="alignment not looked at",
-        old="    if (array.by_chunks) {\n        Chunk chunk = {};",
-        new="    if (array.e == 1 && size % CHUNK == 0) {\n        Chunk chunk = {};",
+        old="    if (array.by_chunks) {\n        if (column < size) chunk = ",
+        new="    if (array.e == 1 && size % CHUNK == 0) {\n        if (column < size) chunk = ",
         only="C4: shape=2,40,40,3,8,8 dtype=float32 layout=misaligned",
         words="misaligned",
     ),

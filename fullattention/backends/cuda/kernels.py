@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import struct
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,14 +36,19 @@ KERNELS = {
 STANDARD = "-std=c++17"
 """Of the language; NVRTC and the host's compilers spell it alike."""
 
+ARRAYS = ("q", "k", "v", "out", "dq", "dk", "dv")
+TABLES = ("hidden", "weights")
+ROWS = ("maximum", "inverse", "slope")
+"""The arrays of a call, by what they are indexed with."""
+
 _ARRAY = [(name, "i8") for name in ("data", "b", "t", "h", "e", "by_chunks")]
 _TABLE = [(name, "i8") for name in ("data", "b", "h", "l", "s")]
 
 CALL = np.dtype(
     [
-        *((name, _ARRAY) for name in ("q", "k", "v", "out", "dq", "dk", "dv")),
-        *((name, _TABLE) for name in ("hidden", "weights")),
-        *((name, "i8") for name in ("maximum", "inverse", "slope")),
+        *((name, _ARRAY) for name in ARRAYS),
+        *((name, _TABLE) for name in TABLES),
+        *((name, "i8") for name in ROWS),
         *((name, "i8") for name in ("B", "L", "S", "H", "E", "D")),
         *((name, "i8") for name in ("causal", "heads_log2", "tile", "row_blocks")),
         *((name, "u8") for name in ("seed", "threshold")),
@@ -49,6 +56,14 @@ CALL = np.dtype(
     ]
 )
 """`Call` in elements.cuh, which each kernel takes by value; every field has 8 bytes."""
+
+_INTEGERS = len(ARRAYS) * len(_ARRAY) + len(TABLES) * len(_TABLE) + len(ROWS) + 6 + 4
+_PACKED = struct.Struct(f"={_INTEGERS}q2Q2d")
+
+
+def packed(values: Iterable[float]) -> np.ndarray:
+    """One `CALL`, from all of its fields in their order."""
+    return np.frombuffer(bytearray(_PACKED.pack(*values)), CALL)
 
 
 @dataclass(frozen=True)

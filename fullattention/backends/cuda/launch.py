@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,6 +81,7 @@ class Launch:
     row_blocks: int
 
 
+@functools.cache  # small calls last microseconds
 def plan(kernel: str, dtype: str, sizes: Sizes, limits: Limits, *, extras: bool) -> Launch:
     """How to launch a kernel for a call.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fullattention.backends.cuda.kernels import CALL, ELEMENTS, Setting
+from fullattention.backends.cuda.kernels import ARRAYS, ELEMENTS, ROWS, Setting, packed
 from fullattention.backends.cuda.launch import (
     Launch,
     LimitError,
@@ -20,9 +20,11 @@ from fullattention.backends.cuda.launch import (
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Shape, dtype_name
 
+NO_ARRAY, NO_TABLE = (0,) * 6, (0,) * 5
+"""The fields of an array that a call does not have."""
 
-@dataclass(frozen=True, kw_only=True)
-class View:
+
+class View(NamedTuple):
     """Where an array lies."""
 
     address: int
@@ -98,9 +100,9 @@ class FusedKernels:
         out = self.runtime.empty((B, L, H, D), dtype, q)
         a = self.runtime.empty((B, H, L, S), dtype, q) if weights else None
         kept = self.runtime.empty((2, B, H, L), _real(dtype), q)
-        call = self._call(launch, sizes, options, hidden, {"q": q, "k": k, "v": v, "out": out})
-        self._table(call, "weights", a)
-        self._rows(call, maximum=kept[0], inverse=kept[1])
+        arrays = {"q": q, "k": k, "v": v, "out": out}
+        rows = {"maximum": kept[0], "inverse": kept[1]}
+        call = self._call(launch, sizes, options, arrays, hidden, a, rows)
         self.runtime.launch(launch, call, q)
         return out, a, kept
 
@@ -129,10 +131,9 @@ class FusedKernels:
         dv = self.runtime.empty((B, S, H, D), dtype, q)
         slope = self.runtime.empty((B, H, L), _real(dtype), q)
         arrays = {"q": q, "k": k, "v": v, "out": g_out, "dq": dq, "dk": dk, "dv": dv}
+        rows = {"maximum": logsumexp[0], "inverse": logsumexp[1], "slope": slope}
         for launch in launches:  # in this order: the second reads the first one's slope
-            call = self._call(launch, sizes, options, hidden, arrays)
-            self._table(call, "weights", g_weights)
-            self._rows(call, maximum=logsumexp[0], inverse=logsumexp[1], slope=slope)
+            call = self._call(launch, sizes, options, arrays, hidden, g_weights, rows)
             self.runtime.launch(launch, call, q)
         return dq, dk, dv
 
@@ -148,42 +149,24 @@ class FusedKernels:
         launch: Launch,
         sizes: Sizes,
         options: Options,
+        arrays: Mapping[str, Array],
         hidden: Array | None,
-        arrays: dict[str, Array],
+        weights: Array | None,
+        rows: Mapping[str, Array],
     ) -> np.ndarray:
-        """The record that a kernel takes, of one element."""
-        call = np.zeros(1, CALL)
-        for name, array in arrays.items():
-            _describe(call[name], self.runtime.view(array), launch.setting)
-        if hidden is not None:
-            B, L, S, H, _, _ = sizes
-            view = self.runtime.view(hidden)
-            # An axis of length 1 is read at its only place, however long the scores' axis is.
-            steps = (
-                0 if own == 1 and full != 1 else stride
-                for own, full, stride in zip(view.shape, (B, H, L, S), view.strides, strict=True)
-            )
-            call["hidden"] = (view.address, *steps)
-        for name, value in sizes._asdict().items():
-            call[name] = value
-        call["causal"] = options.causal
-        call["scale"] = options.scale
-        call["seed"] = options.seed
-        call["threshold"] = round(options.dropout * 2**32)
-        call["kept"] = 0.0 if options.dropout == 1.0 else 1.0 / (1.0 - options.dropout)
-        call["heads_log2"] = launch.heads_log2
-        call["tile"] = launch.tile
-        call["row_blocks"] = launch.row_blocks
-        return call
-
-    def _table(self, call: np.ndarray, name: str, array: Array | None) -> None:
-        if array is not None:
-            view = self.runtime.view(array)
-            call[name] = (view.address, *view.strides)
-
-    def _rows(self, call: np.ndarray, **arrays: Array) -> None:
-        for name, array in arrays.items():
-            call[name] = self.runtime.view(array).address
+        """The record that a kernel takes."""
+        view = self.runtime.view
+        values: list[float] = []
+        for name in ARRAYS:
+            values += _array(view(arrays[name]), launch.setting) if name in arrays else NO_ARRAY
+        for table in (hidden, weights):
+            values += _table(view(table), sizes) if table is not None else NO_TABLE
+        values += (view(rows[name]).address if name in rows else 0 for name in ROWS)
+        values += sizes
+        values += (options.causal, launch.heads_log2, launch.tile, launch.row_blocks)
+        values += (options.seed, round(options.dropout * 2**32))
+        values += (options.scale, 0.0 if options.dropout == 1.0 else 1.0 / (1.0 - options.dropout))
+        return packed(values)
 
 
 def _sizes(q: Array, v: Array) -> Sizes:
@@ -201,15 +184,25 @@ def _real(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def _describe(record: Any, view: View, setting: Setting) -> None:
-    """Fill in an `Array` of elements.cuh."""
-    B, length, H, size = view.shape
+def _array(view: View, setting: Setting) -> tuple[int, ...]:
+    """The fields of an `Array` of elements.cuh."""
+    size = view.shape[3]
     b, t, h, e = view.strides
     itemsize = {ELEMENTS["float64"]: 8, ELEMENTS["float32"]: 4}.get(setting.element, 2)
     chunk = 2 if itemsize == 8 else 4
-    moved = (
-        view.address // itemsize if view.address % itemsize == 0 else 1,
-        *(stride for stride, n in zip((b, t, h), (B, length, H), strict=True) if n > 1),
+    # Of numbers that are all multiples of a power of two, "or" is one too.
+    aligned = (view.address // itemsize | b | t | h | size) % chunk == 0
+    return (view.address, b, t, h, e, aligned and e == 1)
+
+
+def _table(view: View, sizes: Sizes) -> tuple[int, ...]:
+    """The fields of a `Table` of elements.cuh.
+
+    An axis of length 1 is read at its only place, however long the scores' axis is.
+    """
+    full = (sizes.B, sizes.H, sizes.L, sizes.S)
+    steps = (
+        stride if own == length else 0
+        for stride, own, length in zip(view.strides, view.shape, full, strict=True)
     )
-    whole = size % chunk == 0 and e == 1 and math.gcd(*moved, 0) % chunk == 0
-    record[...] = (view.address, b, t, h, e, whole)
+    return (view.address, *steps)

@@ -92,6 +92,25 @@ def fuzz(session: nox.Session) -> None:
     session.run("fullattention", "fuzz", *(session.posargs or FUZZED))
 
 
+EMULATED = (
+    *("numpy_first_to_last", "numpy_last_to_first"),
+    *("torch_first_to_last", "torch_last_to_first"),
+)
+
+
+@nox.session
+def emulation(session: nox.Session) -> None:
+    """Check our CUDA kernels on a CPU emulation (needs g++), and compile all of them for GPUs."""
+    install(session, "torch", "suite", groups=("test",))
+    for name in EMULATED:
+        session.run(
+            *("python", "-m", "fullattention", "check"),
+            f"tests/emulation/backends.py:{name}",
+            *session.posargs,
+        )
+    session.run("python", "-m", "tests.cuda_settings")
+
+
 @nox.session
 def bench(session: nox.Session) -> None:
     """Check and time every backend that this machine can run, on its GPU too, and report."""

@@ -26,11 +26,12 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-efficient": "fullattention.backends.torch_sdpa:efficient",
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
     "cupy-matmul": "fullattention.backends.cupy_matmul:backend",
+    "cupy-fused": "fullattention.backends.cupy_fused:backend",
+    "cupy-fused-torch": "fullattention.backends.cupy_fused:for_torch",
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
 
 PLANNED: dict[str, str] = {
-    "cupy-fused": "not written yet: CuPy backends come in a later version",
     "numba-cuda": "not written yet: Numba CUDA backends come in a later version",
 }
 """Name -> why there is nothing to run."""

@@ -25,13 +25,14 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-flash": "fullattention.backends.torch_sdpa:flash_attention",
     "torch-sdpa-efficient": "fullattention.backends.torch_sdpa:efficient",
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
+    "numba-cuda": "fullattention.backends.numba_cuda:backend",
+    "numba-cuda-torch": "fullattention.backends.numba_cuda:for_torch",
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
 
 PLANNED: dict[str, str] = {
     "cupy-matmul": "not written yet: CuPy backends come in a later version",
     "cupy-fused": "not written yet: CuPy backends come in a later version",
-    "numba-cuda": "not written yet: Numba CUDA backends come in a later version",
 }
 """Name -> why there is nothing to run."""
 

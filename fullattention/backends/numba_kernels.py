@@ -68,7 +68,7 @@ def device(function: Callable[..., Any]) -> Any:
 
 
 @device
-def mixed(x: Any) -> Any:
+def mixed(x):
     """A bijection of 32-bit numbers in which every bit of the result depends on all of `x`."""
     x = (x ^ (x >> 16)) * 0x7FEB352D & LOW
     x = (x ^ (x >> 15)) * 0x846CA68B & LOW
@@ -76,19 +76,39 @@ def mixed(x: Any) -> Any:
 
 
 @device
-def is_kept(place: Any, threshold: Any, seed_low: Any, seed_high: Any) -> Any:
+def is_kept(place, dropping):
     """Whether dropout keeps the weight at a place, its index among all weights of the call.
 
     It depends on the seed and the place alone, so every pass over a weight agrees.
     """
+    _, threshold, seed_low, seed_high = dropping
     bits = mixed((place & LOW) ^ seed_low)
     bits = mixed((bits + (place >> 32)) & LOW ^ seed_high)
     return mixed(bits) >= threshold
 
 
 @device
-def load(tile: Any, source: Any, b: Any, first: Any, h: Any, size: Any, width: Any) -> None:
-    """Copy rows `first`... of a head into a tile; zeros stand beyond the last."""
+def is_hidden(hidden, kind, b, h, query, key, strides):
+    """Whether a key is hidden from a query."""
+    if kind == CAUSAL:
+        return key > query
+    if kind == MASKED:
+        mb, mh, ml, ms = strides
+        return hidden[b * mb, h * mh, query * ml, key * ms]
+    return False
+
+
+@device
+def log_of_sum(top, mass, zero):
+    """Logarithm of a row's sum of exponentials; minus infinity where all keys are hidden."""
+    if mass == zero:
+        return top
+    return top + math.log(mass)
+
+
+@device
+def load(tile, source, b, h, first, size, width):
+    """Copy a head's rows from `first` on into a tile; zeros stand beyond the last."""
     for i in range(cuda.threadIdx.x, size * width, cuda.blockDim.x):
         row, column = i // width, i % width
         if first + row < source.shape[1]:
@@ -98,15 +118,8 @@ def load(tile: Any, source: Any, b: Any, first: Any, h: Any, size: Any, width: A
 
 
 @device
-def fill(tile: Any, size: Any, width: Any) -> None:
-    """Set a tile to zero."""
-    for i in range(cuda.threadIdx.x, size * width, cuda.blockDim.x):
-        tile[i // width, i % width] = 0
-
-
-@device
-def store(target: Any, tile: Any, factor: Any, b: Any, first: Any, h: Any, size: Any, width: Any) -> None:  # fmt: skip # noqa: E501
-    """Copy a tile times a factor to a head's rows `first`..., as far as there are any."""
+def store(target, tile, factor, b, h, first, size, width):
+    """Copy a tile times a factor to a head's rows from `first` on, as far as there are any."""
     for i in range(cuda.threadIdx.x, size * width, cuda.blockDim.x):
         row, column = i // width, i % width
         if first + row < target.shape[1]:
@@ -114,28 +127,110 @@ def store(target: Any, tile: Any, factor: Any, b: Any, first: Any, h: Any, size:
 
 
 @device
-def score(scores: Any, queries: Any, keys: Any, hidden: Any, b: Any, h: Any, first_l: Any, first_s: Any, L: Any, S: Any, TL: Any, TS: Any, E: Any, mask: Any, scale: Any, lowest: Any, mb: Any, mh: Any, ml: Any, ms: Any) -> None:  # fmt: skip # noqa: E501
+def fill(tile, size, width):
+    """Set a tile to zero."""
+    for i in range(cuda.threadIdx.x, size * width, cuda.blockDim.x):
+        tile[i // width, i % width] = 0
+
+
+@device
+def score(scores, queries, keys, hidden, kind, strides, at, sizes, scale, lowest):
     """Scaled products of a tile of queries and one of keys; `lowest` where a key is hidden."""
+    b, h, l0, s0, L, S = at
+    TL, TS, E = sizes
     for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
         row, column = i // TS, i % TS
-        l, s = first_l + row, first_s + column
         total = queries[row, 0] * keys[column, 0]
         for e in range(1, E):
             total += queries[row, e] * keys[column, e]
         total *= scale
-        if s >= S or (mask == CAUSAL and s > l):
-            total = lowest
-        elif mask == MASKED and l < L and hidden[b * mb, h * mh, l * ml, s * ms]:
+        query, key = l0 + row, s0 + column
+        if key >= S or (query < L and is_hidden(hidden, kind, b, h, query, key, strides)):
             total = lowest
         scores[row, column] = total
 
 
 @device
-def log_of_sum(top: Any, mass: Any, zero: Any) -> Any:
-    """Logarithm of a row's sum of exponentials; minus infinity where all keys are hidden."""
-    if mass == zero:
-        return top
-    return top + math.log(mass)
+def exponentiate(p, top, mass, fade, TL, TS, zero, lowest):
+    """Turn a tile of scores into exponentials, with each row's largest score and sum so far.
+
+    What was summed before is to be multiplied by `fade`.
+    """
+    for row in range(cuda.threadIdx.x, TL, cuda.blockDim.x):
+        before = top[row]
+        largest = before
+        for s in range(TS):
+            if p[row, s] > largest:
+                largest = p[row, s]
+        top[row] = largest
+        fade[row] = math.exp(before - (zero if largest == lowest else largest))
+    cuda.syncthreads()  # the largest are known
+    for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
+        row, s = i // TS, i % TS
+        p[row, s] = math.exp(p[row, s] - (zero if top[row] == lowest else top[row]))
+    cuda.syncthreads()  # the exponentials are known
+    for row in range(cuda.threadIdx.x, TL, cuda.blockDim.x):
+        total = mass[row] * fade[row]
+        for s in range(TS):
+            total += p[row, s]
+        mass[row] = total
+
+
+@device
+def drop(p, first, at, TL, TS, dropping, zero):
+    """Drop weights of a tile; `first` is the place of the head's first weight."""
+    _, _, l0, s0, _, S = at
+    for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
+        row, s = i // TS, i % TS
+        if is_kept(first + (l0 + row) * S + s0 + s, dropping):
+            p[row, s] *= dropping[0]
+        else:
+            p[row, s] *= zero  # which leaves NaN
+
+
+@device
+def add_products(total, left, right, rows, columns, inner):
+    """total[r, c] += sum over i of left[r, i] * right[i, c]."""
+    for i in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
+        r, c = i // columns, i % columns
+        x = total[r, c]
+        for j in range(inner):
+            x += left[r, j] * right[j, c]
+        total[r, c] = x
+
+
+@device
+def add_transposed(total, left, right, rows, columns, inner):
+    """total[r, c] += sum over i of left[i, r] * right[i, c]."""
+    for i in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
+        r, c = i // columns, i % columns
+        x = total[r, c]
+        for j in range(inner):
+            x += left[j, r] * right[j, c]
+        total[r, c] = x
+
+
+@device
+def weight_gradients(dp, grads, values, more, given, first, at, sizes, dropout, dropping, zero):
+    """Gradients of the weights before dropout: a tile of `grads` times one of values.
+
+    `more` is added where it is `given`.
+    """
+    b, h, l0, s0, L, S = at
+    TL, TS, D = sizes
+    for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
+        row, s = i // TS, i % TS
+        x = zero
+        for d in range(D):
+            x += grads[row, d] * values[s, d]
+        if given and l0 + row < L and s0 + s < S:
+            x += more[b, h, l0 + row, s0 + s]
+        if dropout:
+            if is_kept(first + (l0 + row) * S + s0 + s, dropping):
+                x *= dropping[0]
+            else:
+                x *= zero
+        dp[row, s] = x
 
 
 def numpy_real(c: Constants) -> Any:
@@ -172,14 +267,14 @@ def rows(c: Constants) -> Kernel:
     A block takes some batch entries and some neighbouring heads of each, so that what it loads and
     stores are runs of `heads` rows, one beside the other in memory. Its dynamic shared memory holds
     all keys and values of those heads, and one slot for each query, through which queries come in
-    and results go out; see `numba_launch.rows_memory`.
+    and results go out; see `rows_layout`.
     """
     E, D, HEADS, OWN, STEP = c.E, c.D, c.heads, c.queries, CHUNK
-    MASK, WEIGHTS, LOGSUMEXP, DROPOUT = c.mask, c.weights, c.logsumexp, c.dropout
+    HIDES, WEIGHTS, LOGSUMEXP, DROPOUT = c.mask, c.weights, c.logsumexp, c.dropout
     real, KEY, VALUE, SLOT, RUN = c.real, *rows_layout(c)
     zero, lowest = numpy_real(c)(0), numpy_real(c)(-math.inf)
 
-    def kernel(q, k, v, hidden, out, weights, logsumexp, scale, keep, threshold, seed_low, seed_high, mb, mh, ml, ms, batches):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, C901, E501  # fmt: skip
+    def kernel(q, k, v, hidden, out, weights, logsumexp, scale, dropping, strides, batches):
         shared = cuda.shared.array(0, real)
         x = cuda.local.array((OWN, E), real)
         total = cuda.local.array((OWN, D), real)
@@ -192,39 +287,37 @@ def rows(c: Constants) -> Kernel:
         value0 = batches * S * HEADS * KEY
         slot0 = value0 + batches * S * HEADS * VALUE
         column0, columns = cuda.threadIdx.x, cuda.blockDim.x
-        row0, rows_at_once = cuda.threadIdx.y, cuda.blockDim.y
-        thread = row0 * columns + column0
+        row0, lines = cuda.threadIdx.y, cuda.blockDim.y
         for block in range(cuda.blockIdx.x, (B + batches - 1) // batches * groups, cuda.gridDim.x):
             b0, h0 = block // groups * batches, block % groups * HEADS
             taken = min(HEADS, H - h0)
-            cuda.syncthreads()  # the block before is stored
+            cuda.syncthreads()  # the results of the block before are stored
             for n in range(min(batches, B - b0)):
-                for s in range(row0, S, rows_at_once):
+                for s in range(row0, S, lines):
                     for i in range(column0, taken * E, columns):
                         at = ((n * S + s) * HEADS + i // E) * KEY + i % E
                         shared[at] = k[b0 + n, s, h0 + i // E, i % E]
                     for i in range(column0, taken * D, columns):
                         at = value0 + ((n * S + s) * HEADS + i // D) * VALUE + i % D
                         shared[at] = v[b0 + n, s, h0 + i // D, i % D]
-                for l in range(row0, L, rows_at_once):
+                for query in range(row0, L, lines):
                     for i in range(column0, taken * E, columns):
-                        at = slot0 + (n * L + l) * RUN + i // E * SLOT + i % E
-                        shared[at] = q[b0 + n, l, h0 + i // E, i % E]
+                        at = slot0 + (n * L + query) * RUN + i // E * SLOT + i % E
+                        shared[at] = q[b0 + n, query, h0 + i // E, i % E]
             cuda.syncthreads()  # everything is loaded
-            for item in range(thread, batches * HEADS * parts, columns * rows_at_once):
-                l0 = item % parts * OWN
-                j = item // parts % HEADS
-                n = item // parts // HEADS
+            for item in range(row0 * columns + column0, batches * HEADS * parts, columns * lines):
+                l0, j, n = item % parts * OWN, item // parts % HEADS, item // parts // HEADS
                 b, h = b0 + n, h0 + j
                 if b < B and j < taken:
                     keys = (n * S * HEADS + j) * KEY
                     values = value0 + (n * S * HEADS + j) * VALUE
                     slots = slot0 + n * L * RUN + j * SLOT
+                    first = (b * H + h) * L * S
                     for r in range(OWN):
                         # A query beyond the last repeats it, and is not stored.
-                        l = min(l0 + r, L - 1)
+                        query = min(l0 + r, L - 1)
                         for e in range(E):
-                            x[r, e] = shared[slots + l * RUN + e]
+                            x[r, e] = shared[slots + query * RUN + e]
                         for d in range(D):
                             total[r, d] = zero
                         top[r] = lowest
@@ -244,10 +337,8 @@ def rows(c: Constants) -> Kernel:
                                         p[r, t] += x[r, e] * y
                                 for r in range(OWN):
                                     p[r, t] *= scale
-                                    l = min(l0 + r, L - 1)
-                                    if MASK == CAUSAL and s > l:
-                                        p[r, t] = lowest
-                                    elif MASK == MASKED and hidden[b * mb, h * mh, l * ml, s * ms]:
+                                    query = min(l0 + r, L - 1)
+                                    if is_hidden(hidden, HIDES, b, h, query, s, strides):
                                         p[r, t] = lowest
                         for r in range(OWN):
                             before = top[r]
@@ -263,13 +354,10 @@ def rows(c: Constants) -> Kernel:
                                 p[r, t] = math.exp(p[r, t] - shift)
                                 mass[r] += p[r, t]
                             if DROPOUT:
-                                l = min(l0 + r, L - 1)
+                                place = first + min(l0 + r, L - 1) * S + s0
                                 for t in range(STEP):
-                                    place = ((b * H + h) * L + l) * S + s0 + t
-                                    if is_kept(place, threshold, seed_low, seed_high):
-                                        p[r, t] *= keep
-                                    else:
-                                        p[r, t] *= zero
+                                    kept = is_kept(place + t, dropping)
+                                    p[r, t] *= dropping[0] if kept else zero
                         for t in range(STEP):
                             if s0 + t < S:
                                 at = values + (s0 + t) * HEADS * VALUE
@@ -278,99 +366,33 @@ def rows(c: Constants) -> Kernel:
                                     for r in range(OWN):
                                         total[r, d] += p[r, t] * y
                     for r in range(OWN):
-                        l = l0 + r
-                        if l < L:
-                            if WEIGHTS:
-                                shift = zero if top[r] == lowest else top[r]
-                                for s in range(S):
-                                    at = keys + s * HEADS * KEY
-                                    z = x[r, 0] * shared[at]
-                                    for e in range(1, E):
-                                        z += x[r, e] * shared[at + e]
-                                    z *= scale
-                                    if MASK == CAUSAL and s > l:
-                                        z = lowest
-                                    elif MASK == MASKED and hidden[b * mb, h * mh, l * ml, s * ms]:
-                                        z = lowest
-                                    a = math.exp(z - shift) / mass[r]
-                                    if DROPOUT:
-                                        place = ((b * H + h) * L + l) * S + s
-                                        if is_kept(place, threshold, seed_low, seed_high):
-                                            a *= keep
-                                        else:
-                                            a *= zero
-                                    weights[b, h, l, s] = a
+                        query = l0 + r
+                        if query < L:
+                            for s in range(S if WEIGHTS else 0):
+                                at = keys + s * HEADS * KEY
+                                z = x[r, 0] * shared[at]
+                                for e in range(1, E):
+                                    z += x[r, e] * shared[at + e]
+                                z *= scale
+                                if is_hidden(hidden, HIDES, b, h, query, s, strides):
+                                    z = lowest
+                                a = math.exp(z - (zero if top[r] == lowest else top[r])) / mass[r]
+                                if DROPOUT:
+                                    kept = is_kept(first + query * S + s, dropping)
+                                    a *= dropping[0] if kept else zero
+                                weights[b, h, query, s] = a
                             if LOGSUMEXP:
-                                logsumexp[b, h, l, 0] = log_of_sum(top[r], mass[r], zero)
+                                logsumexp[b, h, query, 0] = log_of_sum(top[r], mass[r], zero)
                             for d in range(D):
-                                shared[slots + l * RUN + d] = total[r, d] / mass[r]
+                                shared[slots + query * RUN + d] = total[r, d] / mass[r]
             cuda.syncthreads()  # every result is in its slot
             for n in range(min(batches, B - b0)):
-                for l in range(row0, L, rows_at_once):
+                for query in range(row0, L, lines):
                     for i in range(column0, taken * D, columns):
-                        at = slot0 + (n * L + l) * RUN + i // D * SLOT + i % D
-                        out[b0 + n, l, h0 + i // D, i % D] = shared[at]
+                        at = slot0 + (n * L + query) * RUN + i // D * SLOT + i % D
+                        out[b0 + n, query, h0 + i // D, i % D] = shared[at]
 
     return kernel
-
-
-@device
-def attend_tile(p: Any, top: Any, mass: Any, fade: Any, TL: Any, TS: Any, zero: Any, lowest: Any) -> None:  # fmt: skip # noqa: E501
-    """Turn a tile of scores into exponentials, with each row's largest score and sum so far.
-
-    What was summed before is to be multiplied by `fade`.
-    """
-    for l in range(cuda.threadIdx.x, TL, cuda.blockDim.x):
-        before = top[l]
-        largest = before
-        for s in range(TS):
-            if p[l, s] > largest:
-                largest = p[l, s]
-        top[l] = largest
-        fade[l] = math.exp(before - (zero if largest == lowest else largest))
-    cuda.syncthreads()  # the largest are known
-    for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
-        l, s = i // TS, i % TS
-        p[l, s] = math.exp(p[l, s] - (zero if top[l] == lowest else top[l]))
-    cuda.syncthreads()  # the exponentials are known
-    for l in range(cuda.threadIdx.x, TL, cuda.blockDim.x):
-        total = mass[l] * fade[l]
-        for s in range(TS):
-            total += p[l, s]
-        mass[l] = total
-
-
-@device
-def drop(p: Any, first: Any, L: Any, S: Any, l0: Any, s0: Any, TL: Any, TS: Any, zero: Any, keep: Any, threshold: Any, seed_low: Any, seed_high: Any) -> None:  # fmt: skip # noqa: E501
-    """Drop weights of a tile; `first` is the place of the head's first weight."""
-    for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
-        l, s = i // TS, i % TS
-        if is_kept(first + (l0 + l) * S + s0 + s, threshold, seed_low, seed_high):
-            p[l, s] *= keep
-        else:
-            p[l, s] *= zero  # which leaves NaN
-
-
-@device
-def add_products(total: Any, left: Any, right: Any, rows: Any, columns: Any, inner: Any) -> None:
-    """total[r, c] += sum over i of left[r, i] * right[i, c]."""
-    for i in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
-        r, c = i // columns, i % columns
-        x = total[r, c]
-        for j in range(inner):
-            x += left[r, j] * right[j, c]
-        total[r, c] = x
-
-
-@device
-def add_transposed(total: Any, left: Any, right: Any, rows: Any, columns: Any, inner: Any) -> None:
-    """total[r, c] += sum over i of left[i, r] * right[i, c]."""
-    for i in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
-        r, c = i // columns, i % columns
-        x = total[r, c]
-        for j in range(inner):
-            x += left[j, r] * right[j, c]
-        total[r, c] = x
 
 
 def tiles(c: Constants) -> Kernel:
@@ -380,12 +402,13 @@ def tiles(c: Constants) -> Kernel:
     computed; their values are only looked through for NaN and infinity, which a weight of 0 keeps.
     """
     E, D, TL, TS = c.E, c.D, c.queries, c.keys
-    MASK, WEIGHTS, LOGSUMEXP, DROPOUT = c.mask, c.weights, c.logsumexp, c.dropout
-    real, WIDE = c.real, max(c.E, c.D) + 1
+    HIDES, WEIGHTS, LOGSUMEXP, DROPOUT = c.mask, c.weights, c.logsumexp, c.dropout
+    real, E1, WIDE = c.real, c.E + 1, max(c.E, c.D) + 1  # one more: a column is on many banks
+    BY_E = (TL, TS, E)
     zero, lowest = numpy_real(c)(0), numpy_real(c)(-math.inf)
 
-    def kernel(q, k, v, hidden, out, weights, logsumexp, scale, keep, threshold, seed_low, seed_high, mb, mh, ml, ms):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, C901, E501  # fmt: skip
-        queries = cuda.shared.array((TL, E + 1), real)
+    def kernel(q, k, v, hidden, out, weights, logsumexp, scale, dropping, strides):
+        queries = cuda.shared.array((TL, E1), real)
         other = cuda.shared.array((TS, WIDE), real)
         total = cuda.shared.array((TL, D), real)
         p = cuda.shared.array((TL, TS), real)
@@ -398,92 +421,69 @@ def tiles(c: Constants) -> Kernel:
         for block in range(cuda.blockIdx.x, B * H * steps, cuda.gridDim.x):
             l0, h, b = block % steps * TL, block // steps % H, block // steps // H
             first = (b * H + h) * L * S
-            cuda.syncthreads()  # the block before is stored
-            load(queries, q, b, l0, h, TL, E)
+            cuda.syncthreads()  # the results of the block before are stored
+            load(queries, q, b, h, l0, TL, E)
             fill(total, TL, D)
-            for l in range(thread, TL, threads):
-                top[l] = lowest
-                mass[l] = zero
-            seen = min(S, l0 + TL) if MASK == CAUSAL else S
+            for row in range(thread, TL, threads):
+                top[row] = lowest
+                mass[row] = zero
+            seen = min(S, l0 + TL) if HIDES == CAUSAL else S
             for s0 in range(0, seen, TS):
+                at = (b, h, l0, s0, L, S)
                 cuda.syncthreads()  # the values before are used
-                load(other, k, b, s0, h, TS, E)
+                load(other, k, b, h, s0, TS, E)
                 cuda.syncthreads()  # queries and keys are loaded
-                score(p, queries, other, hidden, b, h, l0, s0, L, S, TL, TS, E, MASK, scale, lowest, mb, mh, ml, ms)  # fmt: skip # noqa: E501
+                score(p, queries, other, hidden, HIDES, strides, at, BY_E, scale, lowest)
                 cuda.syncthreads()  # the keys are used
-                load(other, v, b, s0, h, TS, D)
-                attend_tile(p, top, mass, fade, TL, TS, zero, lowest)
+                load(other, v, b, h, s0, TS, D)
+                exponentiate(p, top, mass, fade, TL, TS, zero, lowest)
                 if DROPOUT:
                     cuda.syncthreads()  # the sums are taken
-                    drop(p, first, L, S, l0, s0, TL, TS, zero, keep, threshold, seed_low, seed_high)
+                    drop(p, first, at, TL, TS, dropping, zero)
                     cuda.syncthreads()  # the weights are dropped
                 for i in range(thread, TL * D, threads):
-                    l, d = i // D, i % D
-                    x = total[l, d] * fade[l]
+                    row, d = i // D, i % D
+                    x = total[row, d] * fade[row]
                     for s in range(TS):
-                        x += p[l, s] * other[s, d]
-                    total[l, d] = x
+                        x += p[row, s] * other[s, d]
+                    total[row, d] = x
             cuda.syncthreads()  # the sums over the keys that are seen are complete
-            for d in range(thread, D if MASK == CAUSAL else 0, threads):
+            for d in range(thread, D if HIDES == CAUSAL else 0, threads):
                 x = zero
                 for s in range((seen + TS - 1) // TS * TS, S):
                     other[0, d] = v[b, s, h, d]
                     x += zero * other[0, d]
-                for l in range(TL):
-                    total[l, d] += x
+                for row in range(TL):
+                    total[row, d] += x
             cuda.syncthreads()  # and those over the rest
             for i in range(thread, TL * D, threads):
-                l, d = i // D, i % D
-                if l0 + l < L:
-                    out[b, l0 + l, h, d] = total[l, d] / mass[l]
-            for l in range(thread, TL if LOGSUMEXP else 0, threads):
-                if l0 + l < L:
-                    logsumexp[b, h, l0 + l, 0] = log_of_sum(top[l], mass[l], zero)
+                row, d = i // D, i % D
+                if l0 + row < L:
+                    out[b, l0 + row, h, d] = total[row, d] / mass[row]
+            for row in range(thread, TL if LOGSUMEXP else 0, threads):
+                if l0 + row < L:
+                    logsumexp[b, h, l0 + row, 0] = log_of_sum(top[row], mass[row], zero)
             for s0 in range(0, S if WEIGHTS else 0, TS):
+                at = (b, h, l0, s0, L, S)
                 cuda.syncthreads()  # the weights before are stored
-                if s0 < seen:
-                    load(other, k, b, s0, h, TS, E)
-                    cuda.syncthreads()  # the keys are loaded
-                    score(p, queries, other, hidden, b, h, l0, s0, L, S, TL, TS, E, MASK, scale, lowest, mb, mh, ml, ms)  # fmt: skip # noqa: E501
-                    cuda.syncthreads()  # the scores are known
-                    for i in range(thread, TL * TS, threads):
-                        l, s = i // TS, i % TS
-                        shift = zero if top[l] == lowest else top[l]
-                        p[l, s] = math.exp(p[l, s] - shift) / mass[l]
-                else:
-                    for i in range(thread, TL * TS, threads):
-                        p[i // TS, i % TS] = zero / mass[i // TS]
+                load(other, k, b, h, s0, TS, E)
+                cuda.syncthreads()  # the keys are loaded
+                score(p, queries, other, hidden, HIDES, strides, at, BY_E, scale, lowest)
+                cuda.syncthreads()  # the scores are known
+                for i in range(thread, TL * TS, threads):
+                    row, s = i // TS, i % TS
+                    shift = zero if top[row] == lowest else top[row]
+                    p[row, s] = math.exp(p[row, s] - shift) / mass[row]
                 cuda.syncthreads()  # the weights are known
                 if DROPOUT:
-                    drop(p, first, L, S, l0, s0, TL, TS, zero, keep, threshold, seed_low, seed_high)
+                    drop(p, first, at, TL, TS, dropping, zero)
                     cuda.syncthreads()  # and dropped
                 for i in range(thread, TL * TS, threads):
-                    l, s = i // TS, i % TS
-                    if l0 + l < L and s0 + s < S:
-                        weights[b, h, l0 + l, s0 + s] = p[l, s]
+                    row, s = i // TS, i % TS
+                    if l0 + row < L and s0 + s < S:
+                        weights[b, h, l0 + row, s0 + s] = p[row, s]
 
     return kernel
-
-
-@device
-def weight_gradients(dp: Any, grads: Any, values: Any, g_weights: Any, first: Any, b: Any, h: Any, l0: Any, s0: Any, L: Any, S: Any, TL: Any, TS: Any, D: Any, given: Any, dropout: Any, zero: Any, keep: Any, threshold: Any, seed_low: Any, seed_high: Any) -> None:  # fmt: skip # noqa: E501
-    """Gradients of the weights before dropout: a tile of `grads` times one of values, and more.
-
-    `g_weights` is added where it is `given`.
-    """
-    for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
-        l, s = i // TS, i % TS
-        x = zero
-        for d in range(D):
-            x += grads[l, d] * values[s, d]
-        if given and l0 + l < L and s0 + s < S:
-            x += g_weights[b, h, l0 + l, s0 + s]
-        if dropout:
-            if is_kept(first + (l0 + l) * S + s0 + s, threshold, seed_low, seed_high):
-                x *= keep
-            else:
-                x *= zero
-        dp[l, s] = x
 
 
 def query_gradients(c: Constants) -> Kernel:
@@ -494,13 +494,14 @@ def query_gradients(c: Constants) -> Kernel:
     same each time.
     """
     E, D, TL, TS = c.E, c.D, c.queries, c.keys
-    MASK, WEIGHTS, DROPOUT = c.mask, c.weights, c.dropout
-    real, WIDE = c.real, max(c.E, c.D) + 1
+    HIDES, WEIGHTS, DROPOUT = c.mask, c.weights, c.dropout
+    real, E1, D1, WIDE = c.real, c.E + 1, c.D + 1, max(c.E, c.D) + 1
+    BY_E, BY_D = (TL, TS, E), (TL, TS, D)
     zero, lowest = numpy_real(c)(0), numpy_real(c)(-math.inf)
 
-    def kernel(q, k, v, hidden, g_out, g_weights, logsumexp, rowsum, g_q, scale, keep, threshold, seed_low, seed_high, mb, mh, ml, ms):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, C901, E501  # fmt: skip
-        queries = cuda.shared.array((TL, E + 1), real)
-        grads = cuda.shared.array((TL, D + 1), real)
+    def kernel(q, k, v, hidden, g_out, g_weights, lse, rowsum, g_q, scale, dropping, strides):
+        queries = cuda.shared.array((TL, E1), real)
+        grads = cuda.shared.array((TL, D1), real)
         other = cuda.shared.array((TS, WIDE), real)
         total = cuda.shared.array((TL, E), real)
         p = cuda.shared.array((TL, TS), real)
@@ -513,46 +514,60 @@ def query_gradients(c: Constants) -> Kernel:
         for block in range(cuda.blockIdx.x, B * H * steps, cuda.gridDim.x):
             l0, h, b = block % steps * TL, block // steps % H, block // steps // H
             first = (b * H + h) * L * S
-            cuda.syncthreads()  # the block before is stored
-            load(queries, q, b, l0, h, TL, E)
-            load(grads, g_out, b, l0, h, TL, D)
+            cuda.syncthreads()  # the results of the block before are stored
+            load(queries, q, b, h, l0, TL, E)
+            load(grads, g_out, b, h, l0, TL, D)
             fill(total, TL, E)
-            for l in range(thread, TL, threads):
-                level[l] = logsumexp[b, h, min(l0 + l, L - 1), 0]
-                mean[l] = zero
+            for row in range(thread, TL, threads):
+                level[row] = lse[b, h, min(l0 + row, L - 1), 0]
+                mean[row] = zero
             for walk in range(2):
                 # What is hidden adds nothing in the second walk, in the first 0 times its gradient.
-                seen = min(S, l0 + TL) if MASK == CAUSAL and walk == 1 else S
+                seen = min(S, l0 + TL) if HIDES == CAUSAL and walk == 1 else S
                 for s0 in range(0, seen, TS):
+                    at = (b, h, l0, s0, L, S)
                     cuda.syncthreads()  # the tile before is used
-                    load(other, v, b, s0, h, TS, D)
+                    load(other, v, b, h, s0, TS, D)
                     cuda.syncthreads()  # everything is loaded
-                    weight_gradients(dp, grads, other, g_weights, first, b, h, l0, s0, L, S, TL, TS, D, WEIGHTS, DROPOUT, zero, keep, threshold, seed_low, seed_high)  # fmt: skip # noqa: E501
+                    weight_gradients(
+                        dp,
+                        grads,
+                        other,
+                        g_weights,
+                        WEIGHTS,
+                        first,
+                        at,
+                        BY_D,
+                        DROPOUT,
+                        dropping,
+                        zero,
+                    )
                     cuda.syncthreads()  # the values are used
-                    load(other, k, b, s0, h, TS, E)
+                    load(other, k, b, h, s0, TS, E)
                     cuda.syncthreads()  # the keys are loaded
-                    score(p, queries, other, hidden, b, h, l0, s0, L, S, TL, TS, E, MASK, scale, lowest, mb, mh, ml, ms)  # fmt: skip # noqa: E501
+                    score(p, queries, other, hidden, HIDES, strides, at, BY_E, scale, lowest)
                     cuda.syncthreads()  # the scores are known
                     if walk == 0:
-                        for l in range(thread, TL, threads):
-                            x = mean[l]
+                        for row in range(thread, TL, threads):
+                            x = mean[row]
                             for s in range(min(TS, S - s0)):
-                                x += math.exp(p[l, s] - level[l]) * dp[l, s]
-                            mean[l] = x
+                                x += math.exp(p[row, s] - level[row]) * dp[row, s]
+                            mean[row] = x
                     else:
                         for i in range(thread, TL * TS, threads):
-                            l, s = i // TS, i % TS
-                            if p[l, s] == lowest:
-                                p[l, s] = zero
+                            row, s = i // TS, i % TS
+                            if p[row, s] == lowest:
+                                p[row, s] = zero
                             else:
-                                p[l, s] = math.exp(p[l, s] - level[l]) * (dp[l, s] - mean[l])
+                                weight = math.exp(p[row, s] - level[row])
+                                p[row, s] = weight * (dp[row, s] - mean[row])
                         cuda.syncthreads()  # the gradients of the scores are known
                         add_products(total, p, other, TL, E, TS)
             cuda.syncthreads()  # the sums are complete
-            store(g_q, total, scale, b, l0, h, TL, E)
-            for l in range(thread, TL, threads):
-                if l0 + l < L:
-                    rowsum[b, h, l0 + l, 0] = mean[l]
+            store(g_q, total, scale, b, h, l0, TL, E)
+            for row in range(thread, TL, threads):
+                if l0 + row < L:
+                    rowsum[b, h, l0 + row, 0] = mean[row]
 
     return kernel
 
@@ -564,13 +579,14 @@ def key_gradients(c: Constants) -> Kernel:
     NaN of every value's gradient.
     """
     E, D, TL, TS = c.E, c.D, c.queries, c.keys
-    MASK, WEIGHTS, DROPOUT = c.mask, c.weights, c.dropout
-    real, WIDE = c.real, max(c.E, c.D) + 1
+    HIDES, WEIGHTS, DROPOUT = c.mask, c.weights, c.dropout
+    real, E1, D1, WIDE = c.real, c.E + 1, c.D + 1, max(c.E, c.D) + 1
+    BY_E, BY_D = (TL, TS, E), (TL, TS, D)
     zero, one, lowest = (numpy_real(c)(x) for x in (0, 1, -math.inf))
 
-    def kernel(q, k, v, hidden, g_out, g_weights, logsumexp, rowsum, g_k, g_v, scale, keep, threshold, seed_low, seed_high, mb, mh, ml, ms):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, C901, E501  # fmt: skip
-        keys = cuda.shared.array((TS, E + 1), real)
-        values = cuda.shared.array((TS, D + 1), real)
+    def kernel(q, k, v, hidden, g_out, g_weights, lse, rowsum, g_k, g_v, scale, dropping, strides):
+        keys = cuda.shared.array((TS, E1), real)
+        values = cuda.shared.array((TS, D1), real)
         other = cuda.shared.array((TL, WIDE), real)
         total_k = cuda.shared.array((TS, E), real)
         total_v = cuda.shared.array((TS, D), real)
@@ -584,47 +600,62 @@ def key_gradients(c: Constants) -> Kernel:
         for block in range(cuda.blockIdx.x, B * H * steps, cuda.gridDim.x):
             s0, h, b = block % steps * TS, block // steps % H, block // steps // H
             first = (b * H + h) * L * S
-            cuda.syncthreads()  # the block before is stored
-            load(keys, k, b, s0, h, TS, E)
-            load(values, v, b, s0, h, TS, D)
+            cuda.syncthreads()  # the results of the block before are stored
+            load(keys, k, b, h, s0, TS, E)
+            load(values, v, b, h, s0, TS, D)
             fill(total_k, TS, E)
             fill(total_v, TS, D)
             for l0 in range(0, L, TL):
+                at = (b, h, l0, s0, L, S)
                 cuda.syncthreads()  # the tile before is used
-                for l in range(thread, TL, threads):
-                    level[l] = logsumexp[b, h, min(l0 + l, L - 1), 0]
-                    mean[l] = rowsum[b, h, min(l0 + l, L - 1), 0]
+                for row in range(thread, TL, threads):
+                    level[row] = lse[b, h, min(l0 + row, L - 1), 0]
+                    mean[row] = rowsum[b, h, min(l0 + row, L - 1), 0]
                 cuda.syncthreads()  # the rows' figures are loaded
-                skipped = MASK == CAUSAL and l0 + TL <= s0
-                for l in range(TL if skipped else 0):
-                    skipped = skipped and math.isfinite(level[l])
+                skipped = HIDES == CAUSAL and l0 + TL <= s0
+                for row in range(TL if skipped else 0):
+                    skipped = skipped and math.isfinite(level[row])
                 if not skipped:  # the same for all threads: they read the same
-                    load(other, g_out, b, l0, h, TL, D)
+                    load(other, g_out, b, h, l0, TL, D)
                     cuda.syncthreads()  # the gradients are loaded
-                    weight_gradients(dp, other, values, g_weights, first, b, h, l0, s0, L, S, TL, TS, D, WEIGHTS, DROPOUT, zero, keep, threshold, seed_low, seed_high)  # fmt: skip # noqa: E501
+                    weight_gradients(
+                        dp,
+                        other,
+                        values,
+                        g_weights,
+                        WEIGHTS,
+                        first,
+                        at,
+                        BY_D,
+                        DROPOUT,
+                        dropping,
+                        zero,
+                    )
                     cuda.syncthreads()  # the gradients are used
-                    load(other, q, b, l0, h, TL, E)
+                    load(other, q, b, h, l0, TL, E)
                     cuda.syncthreads()  # the queries are loaded
-                    score(p, other, keys, hidden, b, h, l0, s0, L, S, TL, TS, E, MASK, scale, lowest, mb, mh, ml, ms)  # fmt: skip # noqa: E501
+                    score(p, other, keys, hidden, HIDES, strides, at, BY_E, scale, lowest)
                     cuda.syncthreads()  # the scores are known
                     for i in range(thread, TL * TS, threads):
-                        l, s = i // TS, i % TS
-                        weight = math.exp(p[l, s] - level[l])
-                        if p[l, s] == lowest or l0 + l >= L:
-                            dp[l, s] = zero
-                        else:
-                            dp[l, s] = weight * (dp[l, s] - mean[l])
-                        p[l, s] = zero if l0 + l >= L else weight
+                        row, s = i // TS, i % TS
+                        weight = zero
+                        gradient = zero
+                        if l0 + row < L:
+                            weight = math.exp(p[row, s] - level[row])
+                            if p[row, s] != lowest:
+                                gradient = weight * (dp[row, s] - mean[row])
+                        p[row, s] = weight
+                        dp[row, s] = gradient
                     cuda.syncthreads()  # the gradients of the scores are known
                     add_transposed(total_k, dp, other, TS, E, TL)
                     if DROPOUT:
-                        drop(p, first, L, S, l0, s0, TL, TS, zero, keep, threshold, seed_low, seed_high)  # fmt: skip # noqa: E501
+                        drop(p, first, at, TL, TS, dropping, zero)
                     cuda.syncthreads()  # the queries are used
-                    load(other, g_out, b, l0, h, TL, D)
+                    load(other, g_out, b, h, l0, TL, D)
                     cuda.syncthreads()  # the gradients are loaded again
                     add_transposed(total_v, p, other, TS, D, TL)
             cuda.syncthreads()  # the sums are complete
-            store(g_k, total_k, scale, b, s0, h, TS, E)
-            store(g_v, total_v, one, b, s0, h, TS, D)
+            store(g_k, total_k, scale, b, h, s0, TS, E)
+            store(g_v, total_v, one, b, h, s0, TS, D)
 
     return kernel

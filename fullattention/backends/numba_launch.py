@@ -1,4 +1,4 @@
-"""Which kernel a call takes, with what tiles, on what grid, and what a device would refuse of it."""
+"""Which kernel a call takes, how it is cut up, and what a device would refuse to launch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fullattention.backends.interface import Array
 from fullattention.backends.numba_kernels import (
     CAUSAL,
     CHUNK,
+    LOW,
     MASKED,
     SHOWN,
     SIMULATED,
@@ -234,8 +235,10 @@ def signature(factory: Factory, c: Constants) -> Any:
         key_gradients: (*(array, array, array, mask, array, array), precise, precise, array, array),
     }
     arrays[tiles] = arrays[rows]
+    dropping = types.Tuple((c.real, types.int64, types.int64, types.int64))
+    strides = types.UniTuple(types.int64, 4)
     batches = (types.int64,) if factory is rows else ()
-    return types.void(*arrays[factory], c.real, c.real, *(types.int64,) * 7, *batches)
+    return types.void(*arrays[factory], c.real, dropping, strides, *batches)
 
 
 @functools.cache
@@ -268,11 +271,11 @@ def launch(
     c = plan.constants
     real = numpy_real(c)
     keep = real(1 / (1 - dropout) if dropout < 1 else 0)
-    strides = (int(n > 1) for n in mask.shape)  # of an index: 0 along an axis of one entry
     arguments = (
         *arrays,
-        *(real(scale), keep, threshold(dropout), seed & 0xFFFFFFFF, seed >> 32),
-        *strides,
+        real(scale),
+        (keep, threshold(dropout), seed & LOW, seed >> 32),
+        tuple(int(n > 1) for n in mask.shape),  # an index is 0 along an axis of one entry
         *((plan.batches,) if plan.factory is rows else ()),
     )
     kernel = compiled(plan.factory, c)

@@ -38,9 +38,8 @@ class Constants:
     dtype: str
     E: int
     D: int
-    threads: int = 0
     queries: int = 0
-    """Queries of a tile."""
+    """Queries of a tile, or of a thread."""
     keys: int = 0
     """Keys of a tile."""
     heads: int = 0

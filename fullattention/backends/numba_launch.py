@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 from numba import cuda
 from numba.core import types
 
@@ -36,9 +38,6 @@ MOST_SHARED = 48 * 1024
 """Limits of every CUDA device: threads of a block, blocks along x, y and z, and the bytes of shared
 memory that a block gets without asking for more."""
 
-SHORT = 128
-"""Queries and keys up to which the keys of a head are held in shared memory at once."""
-
 REGISTERS = 512
 """Bytes of queries and sums that one thread may hold: half of its registers."""
 
@@ -64,6 +63,8 @@ class Sizes(NamedTuple):
 class Tuning:
     """How work is cut up; any choice gives right results."""
 
+    short: int
+    """Queries and keys up to which a block owns whole heads."""
     threads: int
     """Of a block that owns a tile."""
     row_threads: int
@@ -75,11 +76,11 @@ class Tuning:
 
 
 DEVICE = Tuning(
-    threads=128, row_threads=256, row_bytes=MOST_SHARED // 2, sides=(32, 16, 8, 4, 2, 1)
+    short=128, threads=128, row_threads=256, row_bytes=MOST_SHARED // 2, sides=(32, 16, 8, 4, 2, 1)
 )
 """A guess from the sizes of registers and shared memory; no device has been asked."""
 
-SIMULATOR = Tuning(threads=3, row_threads=4, row_bytes=4096, sides=(8, 4, 2, 1))
+SIMULATOR = Tuning(short=128, threads=3, row_threads=4, row_bytes=4096, sides=(8, 4, 2, 1))
 """Each thread costs the simulator much, so there are few; the tiles' edges then lie close by."""
 
 TUNING = SIMULATOR if SIMULATED else DEVICE
@@ -133,7 +134,7 @@ def forward_plan(
     """
     c = replace(c, logsumexp=logsumexp)
     held = (c.E + c.D) * real_size(c)
-    if max(sizes.L, sizes.S) <= SHORT and held <= REGISTERS:
+    if max(sizes.L, sizes.S) <= tuning.short and held <= REGISTERS:
         own = 2 if 2 * held <= REGISTERS and sizes.L > 1 else 1
         one = replace(c, queries=own, heads=1)
         if rows_memory(one, 1, sizes.L, sizes.S) <= MOST_SHARED:
@@ -163,7 +164,7 @@ def _rows_plan(one: Constants, sizes: Sizes, tuning: Tuning) -> Plan:
     lines = max(1, min(-(-items // columns), tuning.row_threads // columns))
     return Plan(
         factory=rows,
-        constants=replace(c, threads=columns * lines),
+        constants=c,
         grid=(blocks(-(-B // batches) * -(-H // c.heads)), 1, 1),
         block=(columns, lines, 1),
         dynamic=rows_memory(c, batches, L, S),
@@ -182,14 +183,14 @@ def tiles_plan(factory: Factory, c: Constants, sizes: Sizes, *, tuning: Tuning =
     smallest = CHUNK if factory is tiles else 1  # keys between two rescalings
     for side in tuning.sides:
         queries, keys = (min(side, power(n)) for n in (sizes.L, sizes.S))
-        tiled = replace(c, queries=queries, keys=max(keys, smallest), threads=tuning.threads)
+        tiled = replace(c, queries=queries, keys=max(keys, smallest))
         if memory(factory, tiled) <= MOST_SHARED:
             owned = -(-sizes.S // tiled.keys) if by_key else -(-sizes.L // tiled.queries)
             return Plan(
                 factory=factory,
                 constants=tiled,
                 grid=(blocks(sizes.B * sizes.H * owned), 1, 1),
-                block=(tiled.threads, 1, 1),
+                block=(tuning.threads, 1, 1),
             )
     raise LimitError(
         f"E = {c.E} and D = {c.D} in {c.dtype} need {memory(factory, tiled)} bytes of shared "
@@ -279,11 +280,21 @@ def launch(
         *((plan.batches,) if plan.factory is rows else ()),
     )
     kernel = compiled(plan.factory, c)
-    if SIMULATED:
-        with _one_at_a_time, np.errstate(all="ignore"):
-            kernel[plan.grid, plan.block, 0, plan.dynamic](*arguments)
-    else:
+    with _simulating() if SIMULATED else contextlib.nullcontext():
         kernel[plan.grid, plan.block, stream, plan.dynamic](*arguments)
+
+
+@contextlib.contextmanager
+def _simulating() -> Iterator[None]:
+    """One launch at a time, which is all the simulator can; and its many threads in quick turns."""
+    with _one_at_a_time, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NaN and overflow mean nothing to a device
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-4)
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(before)
 
 
 def threshold(dropout: float) -> int:

@@ -19,7 +19,9 @@ from fullattention.backends.numba_kernels import (
     query_gradients,
 )
 from fullattention.backends.numba_launch import (
+    TUNING,
     Sizes,
+    Tuning,
     forward_plan,
     launch,
     mask_kind,
@@ -69,6 +71,7 @@ def forward(
     seed: int,
     weights: bool,
     logsumexp: bool,
+    tuning: Tuning = TUNING,
 ) -> tuple[Array, Array | None, Array | None]:
     """V (B, L, H, D), the weights (B, H, L, S) if wanted, and logsumexp (B, H, L, 1) if wanted.
 
@@ -76,7 +79,7 @@ def forward(
         LimitError: the device would refuse the launch.
     """
     c, sizes = _constants(q, k, v, hidden, causal=causal, dropout=dropout, weights=weights)
-    plan = forward_plan(c, sizes, logsumexp=logsumexp)
+    plan = forward_plan(c, sizes, logsumexp=logsumexp, tuning=tuning)
     B, L, S, H, _, D = sizes
     out = library.empty((B, L, H, D), c.dtype, q)
     a = library.empty((B, H, L, S), c.dtype, q) if weights else None
@@ -116,6 +119,7 @@ def backward(
     scale: float,
     dropout: float,
     seed: int,
+    tuning: Tuning = TUNING,
 ) -> tuple[Array, Array, Array]:
     """Gradients by q, k and v; the weights are recomputed from logsumexp (B, H, L, 1).
 
@@ -124,8 +128,8 @@ def backward(
     """
     given = g_weights is not None
     c, sizes = _constants(q, k, v, hidden, causal=causal, dropout=dropout, weights=given)
-    by_query = tiles_plan(query_gradients, c, sizes)
-    by_key = tiles_plan(key_gradients, c, sizes)
+    by_query = tiles_plan(query_gradients, c, sizes, tuning=tuning)
+    by_key = tiles_plan(key_gradients, c, sizes, tuning=tuning)
     B, L, S, H, E, D = sizes
     g_q = library.empty((B, L, H, E), c.dtype, q)
     g_k = library.empty((B, S, H, E), c.dtype, q)
@@ -210,6 +214,7 @@ def attend(
     scale: float,
     dropout: float,
     weights: bool,
+    tuning: Tuning = TUNING,
 ) -> tuple[Array, Array | None]:
     """Attend on Numba device arrays; see `interface.Attend`."""
     drawn = int(_generator.integers(LARGEST_SEED)) if dropout > 0 else 0
@@ -222,6 +227,7 @@ def attend(
         seed=drawn,
         weights=weights,
         logsumexp=False,
+        tuning=tuning,
     )
     return out, a
 
@@ -257,8 +263,11 @@ def _torch_stream(tensor: torch.Tensor) -> Any:
 TORCH = Library(empty=_torch_empty, seen=_torch_seen, device=_torch_device, stream=_torch_stream)
 
 
+@dataclass(frozen=True, kw_only=True)
 class TorchKernels:
     """Both passes on torch tensors; see `torch_autograd.Kernels`."""
+
+    tuning: Tuning = TUNING
 
     def forward(
         self,
@@ -280,6 +289,7 @@ class TorchKernels:
             seed=options.seed,
             weights=weights,
             logsumexp=True,
+            tuning=self.tuning,
         )
         assert logsumexp is not None
         return out, a, logsumexp[..., 0]
@@ -304,4 +314,5 @@ class TorchKernels:
             scale=options.scale,
             dropout=options.dropout,
             seed=options.seed,
+            tuning=self.tuning,
         )

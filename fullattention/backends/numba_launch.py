@@ -76,7 +76,7 @@ class Tuning:
 
 
 DEVICE = Tuning(
-    short=128, threads=128, row_threads=256, row_bytes=MOST_SHARED // 2, sides=(32, 16, 8, 4, 2, 1)
+    short=128, threads=128, row_threads=256, row_bytes=32 * 1024, sides=(32, 16, 8, 4, 2, 1)
 )
 """A guess from the sizes of registers and shared memory; no device has been asked."""
 

@@ -279,9 +279,19 @@ def launch(
         tuple(int(n > 1) for n in mask.shape),  # an index is 0 along an axis of one entry
         *((plan.batches,) if plan.factory is rows else ()),
     )
-    kernel = compiled(plan.factory, c)
-    with _simulating() if SIMULATED else contextlib.nullcontext():
-        kernel[plan.grid, plan.block, stream, plan.dynamic](*arguments)
+    if SIMULATED:
+        with _simulating():
+            compiled(plan.factory, c)[plan.grid, plan.block, stream, plan.dynamic](*arguments)
+    else:
+        configured(plan, stream)(*arguments)
+
+
+@functools.lru_cache(maxsize=4096)
+def configured(plan: Plan, stream: Any) -> Any:
+    """A kernel with its grid; Numba would warn of small grids, which small calls have by nature."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compiled(plan.factory, plan.constants)[plan.grid, plan.block, stream, plan.dynamic]
 
 
 @contextlib.contextmanager

@@ -256,7 +256,12 @@ def _torch_stream(tensor: torch.Tensor) -> Any:
         return 0
     import torch
 
-    handle = torch.cuda.current_stream(tensor.device).cuda_stream
+    return _external(torch.cuda.current_stream(tensor.device).cuda_stream)
+
+
+@functools.cache
+def _external(handle: int) -> Any:
+    """A stream that another library made; 0 is the default one."""
     return cuda.external_stream(handle) if handle else 0
 
 

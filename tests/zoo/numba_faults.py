@@ -43,7 +43,6 @@ def kernel_with(fault: str) -> Any:
     END = LIMIT if fault == "grid-cut-at-its-limit" else 2**31
     RESET = fault != "sums-not-reset"
 
-    @cuda.jit
     def kernel(q: Any, k: Any, v: Any, hidden: Any, out: Any, scale: Any, steps: Any) -> None:
         keys = cuda.shared.array(MOST, float64)
         values = cuda.shared.array(MOST, float64)
@@ -51,6 +50,7 @@ def kernel_with(fault: str) -> Any:
         S, D = v.shape[1], v.shape[3]
         sums = cuda.local.array(1, float64)
         sums[0] = 0
+        mb, mh, ml, ms = steps
         for head in range(cuda.blockIdx.x, min(B * H, END), cuda.gridDim.x):
             b, h = head // H, head % H
             if BARRIER_BEFORE:
@@ -68,7 +68,6 @@ def kernel_with(fault: str) -> Any:
                     z = 0.0
                     for e in range(E):
                         z += float(q[b, l, h, e]) * keys[s * E + e]
-                    mb, mh, ml, ms = steps
                     if not hidden[b * mb, h * mh * HEADS, l * ml, s * ms * KEYS]:
                         top = max(top, z * scale)
                 for d in range(D):
@@ -87,7 +86,7 @@ def kernel_with(fault: str) -> Any:
                 for d in range(D):
                     out[b, l, h, d] /= sums[0]
 
-    return kernel
+    return cuda.jit(kernel)
 
 
 def attend(q: Any, k: Any, v: Any, *, fault: str, hidden: Any, scale: float, **_: Any) -> Any:

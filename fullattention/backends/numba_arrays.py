@@ -117,11 +117,11 @@ def _swapaxes(array: Array, first: int, second: int) -> Array:
 
 
 def _all(array: Array) -> Array:
-    return _put(_take(array).all(-1, keepdims=True), device_of(array))
+    return _put(np.all(_take(array), -1, keepdims=True), device_of(array))
 
 
 def _any(array: Array) -> Array:
-    return _put(_take(array).any(-1, keepdims=True), device_of(array))
+    return _put(np.any(_take(array), -1, keepdims=True), device_of(array))
 
 
 def _and_not(array: Array, other: Array) -> Array:

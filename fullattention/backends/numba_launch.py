@@ -103,13 +103,13 @@ class Plan:
 def memory(factory: Factory, c: Constants) -> int:
     """Bytes of shared memory that a kernel declares itself."""
     wide = max(c.E, c.D) + 1
-    elements = {
+    elements: dict[Factory, int] = {
         rows: 0,
         tiles: c.queries * (c.E + 1 + c.D + c.keys + 3) + c.keys * wide,
-        query_gradients: c.queries * (2 * c.E + c.D + 2 + 2 * c.keys + 2) + c.keys * wide,
-        key_gradients: c.keys * (2 * c.E + 2 * c.D + 2) + c.queries * (wide + 2 * c.keys + 2),
-    }[factory]
-    return elements * real_size(c)
+        query_gradients: c.queries * (2 * c.E + c.D + 4 + 2 * c.keys) + c.keys * wide,
+        key_gradients: c.keys * 2 * (c.E + c.D + 1) + c.queries * (wide + 2 + 2 * c.keys),
+    }
+    return elements[factory] * real_size(c)
 
 
 def real_size(c: Constants) -> int:
@@ -181,10 +181,12 @@ def tiles_plan(factory: Factory, c: Constants, sizes: Sizes, *, tuning: Tuning =
     """
     by_key = factory is key_gradients
     smallest = CHUNK if factory is tiles else 1  # keys between two rescalings
+    needed = 0
     for side in tuning.sides:
         queries, keys = (min(side, power(n)) for n in (sizes.L, sizes.S))
         tiled = replace(c, queries=queries, keys=max(keys, smallest))
-        if memory(factory, tiled) <= MOST_SHARED:
+        needed = memory(factory, tiled)
+        if needed <= MOST_SHARED:
             owned = -(-sizes.S // tiled.keys) if by_key else -(-sizes.L // tiled.queries)
             return Plan(
                 factory=factory,
@@ -193,7 +195,7 @@ def tiles_plan(factory: Factory, c: Constants, sizes: Sizes, *, tuning: Tuning =
                 block=(tuning.threads, 1, 1),
             )
     raise LimitError(
-        f"E = {c.E} and D = {c.D} in {c.dtype} need {memory(factory, tiled)} bytes of shared "
+        f"E = {c.E} and D = {c.D} in {c.dtype} need {needed} bytes of shared "
         f"memory for the smallest tile: a block has {MOST_SHARED} [L1]"
     )
 
@@ -230,7 +232,7 @@ def signature(factory: Factory, c: Constants) -> Any:
     array = types.Array(c.storage, 4, "A")
     precise = types.Array(c.real, 4, "A")
     mask = types.Array(types.boolean, 4, "A")
-    arrays = {
+    arrays: dict[Factory, tuple[Any, ...]] = {
         rows: (array, array, array, mask, array, array, precise if c.logsumexp else array),
         query_gradients: (array, array, array, mask, array, array, precise, precise, array),
         key_gradients: (*(array, array, array, mask, array, array), precise, precise, array, array),

@@ -72,6 +72,7 @@ def backend(device: str) -> Backend:
         seed=numba_passes.seed,
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
+        batch_invariant=True,
         lacks={
             **dict.fromkeys(("gradient", "double_backward"), "Numba does not differentiate"),
             **NO_BFLOAT16,
@@ -94,5 +95,6 @@ def for_torch(device: str) -> Backend:
         seed=torch_arrays.seed,
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
+        batch_invariant=True,
         lacks={"double_backward": torch_autograd.ONCE, **NO_BFLOAT16},
     )

@@ -27,6 +27,14 @@ SHOWN, CAUSAL, MASKED = 0, 1, 2
 CHUNK = 8
 """Keys between two rescalings where one thread owns a query."""
 
+AHEAD = 8
+"""Loads that a thread has under way at once. A compiler does not put a load before the store of the
+one before, since for all it knows they meet."""
+
+ROWS = 4
+"""Rows of a product that one thread computes, where there are as many: each number of the right
+factor is then read once for all of them."""
+
 LOW = 0xFFFFFFFF
 """The low half of a 64-bit number."""
 
@@ -108,12 +116,18 @@ def log_of_sum(top, mass, zero):
 @device
 def load(tile, source, b, h, first, size, width):
     """Copy a head's rows from `first` on into a tile; zeros stand beyond the last."""
-    for i in range(cuda.threadIdx.x, size * width, cuda.blockDim.x):
-        row, column = i // width, i % width
-        if first + row < source.shape[1]:
-            tile[row, column] = source[b, first + row, h, column]
-        else:
-            tile[row, column] = 0
+    held = cuda.local.array(AHEAD, tile.dtype)
+    threads = cuda.blockDim.x
+    for start in range(cuda.threadIdx.x, size * width, threads * AHEAD):
+        for a in range(AHEAD):
+            i = start + a * threads
+            held[a] = 0
+            if i < size * width and first + i // width < source.shape[1]:
+                held[a] = source[b, first + i // width, h, i % width]
+        for a in range(AHEAD):
+            i = start + a * threads
+            if i < size * width:
+                tile[i // width, i % width] = held[a]
 
 
 @device
@@ -123,6 +137,35 @@ def store(target, tile, factor, b, h, first, size, width):
         row, column = i // width, i % width
         if first + row < target.shape[1]:
             target[b, first + row, h, column] = tile[row, column] * factor
+
+
+@device
+def load_heads(shared, start, run, step, source, b, h0, heads, width):
+    """Copy rows of neighbouring heads into shared memory.
+
+    Between rows lie `run` numbers there, and `step` between heads.
+    """
+    held = cuda.local.array(AHEAD, shared.dtype)
+    lines = cuda.blockDim.y
+    for i in range(cuda.threadIdx.x, heads * width, cuda.blockDim.x):
+        head, column = i // width, i % width
+        for first in range(cuda.threadIdx.y, source.shape[1], lines * AHEAD):
+            for a in range(AHEAD):
+                if first + a * lines < source.shape[1]:
+                    held[a] = source[b, first + a * lines, h0 + head, column]
+            for a in range(AHEAD):
+                if first + a * lines < source.shape[1]:
+                    shared[start + (first + a * lines) * run + head * step + column] = held[a]
+
+
+@device
+def store_heads(target, shared, start, run, step, b, h0, heads, width):
+    """Copy rows of neighbouring heads from shared memory, where they lie as `load_heads` says."""
+    lines = cuda.blockDim.y
+    for i in range(cuda.threadIdx.x, heads * width, cuda.blockDim.x):
+        head, column = i // width, i % width
+        for row in range(cuda.threadIdx.y, target.shape[1], lines):
+            target[b, row, h0 + head, column] = shared[start + row * run + head * step + column]
 
 
 @device
@@ -137,16 +180,23 @@ def score(scores, queries, keys, hidden, kind, strides, at, sizes, scale, lowest
     """Scaled products of a tile of queries and one of keys; `lowest` where a key is hidden."""
     b, h, l0, s0, L, S = at
     TL, TS, E = sizes
-    for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
-        row, column = i // TS, i % TS
-        total = queries[row, 0] * keys[column, 0]
-        for e in range(1, E):
-            total += queries[row, e] * keys[column, e]
-        total *= scale
-        query, key = l0 + row, s0 + column
-        if key >= S or (query < L and is_hidden(hidden, kind, b, h, query, key, strides)):
-            total = lowest
-        scores[row, column] = total
+    together = min(ROWS, TL)
+    apart = TL // together
+    sums = cuda.local.array(ROWS, scores.dtype)
+    for i in range(cuda.threadIdx.x, apart * TS, cuda.blockDim.x):
+        row0, column = i // TS, i % TS
+        for r in range(together):
+            sums[r] = 0
+        for e in range(E):
+            y = keys[column, e]
+            for r in range(together):
+                sums[r] += queries[row0 + r * apart, e] * y
+        for r in range(together):
+            row = row0 + r * apart
+            query, key = l0 + row, s0 + column
+            scores[row, column] = sums[r] * scale
+            if key >= S or (query < L and is_hidden(hidden, kind, b, h, query, key, strides)):
+                scores[row, column] = lowest
 
 
 @device
@@ -190,23 +240,37 @@ def drop(p, first, at, TL, TS, dropping, zero):
 @device
 def add_products(total, left, right, rows, columns, inner):
     """total[r, c] += sum over i of left[r, i] * right[i, c]."""
-    for i in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
-        r, c = i // columns, i % columns
-        x = total[r, c]
+    together = min(ROWS, rows)
+    apart = rows // together
+    sums = cuda.local.array(ROWS, total.dtype)
+    for i in range(cuda.threadIdx.x, apart * columns, cuda.blockDim.x):
+        row0, c = i // columns, i % columns
+        for r in range(together):
+            sums[r] = total[row0 + r * apart, c]
         for j in range(inner):
-            x += left[r, j] * right[j, c]
-        total[r, c] = x
+            y = right[j, c]
+            for r in range(together):
+                sums[r] += left[row0 + r * apart, j] * y
+        for r in range(together):
+            total[row0 + r * apart, c] = sums[r]
 
 
 @device
 def add_transposed(total, left, right, rows, columns, inner):
     """total[r, c] += sum over i of left[i, r] * right[i, c]."""
-    for i in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
-        r, c = i // columns, i % columns
-        x = total[r, c]
+    together = min(ROWS, rows)
+    apart = rows // together
+    sums = cuda.local.array(ROWS, total.dtype)
+    for i in range(cuda.threadIdx.x, apart * columns, cuda.blockDim.x):
+        row0, c = i // columns, i % columns
+        for r in range(together):
+            sums[r] = total[row0 + r * apart, c]
         for j in range(inner):
-            x += left[j, r] * right[j, c]
-        total[r, c] = x
+            y = right[j, c]
+            for r in range(together):
+                sums[r] += left[j, row0 + r * apart] * y
+        for r in range(together):
+            total[row0 + r * apart, c] = sums[r]
 
 
 @device
@@ -217,19 +281,28 @@ def weight_gradients(dp, grads, values, more, given, first, at, sizes, dropout, 
     """
     b, h, l0, s0, L, S = at
     TL, TS, D = sizes
-    for i in range(cuda.threadIdx.x, TL * TS, cuda.blockDim.x):
-        row, s = i // TS, i % TS
-        x = zero
+    together = min(ROWS, TL)
+    apart = TL // together
+    sums = cuda.local.array(ROWS, dp.dtype)
+    for i in range(cuda.threadIdx.x, apart * TS, cuda.blockDim.x):
+        row0, s = i // TS, i % TS
+        for r in range(together):
+            sums[r] = 0
         for d in range(D):
-            x += grads[row, d] * values[s, d]
-        if given and l0 + row < L and s0 + s < S:
-            x += more[b, h, l0 + row, s0 + s]
-        if dropout:
-            if is_kept(first + (l0 + row) * S + s0 + s, dropping):
-                x *= dropping[0]
-            else:
-                x *= zero
-        dp[row, s] = x
+            y = values[s, d]
+            for r in range(together):
+                sums[r] += grads[row0 + r * apart, d] * y
+        for r in range(together):
+            row = row0 + r * apart
+            x = sums[r]
+            if given and l0 + row < L and s0 + s < S:
+                x += more[b, h, l0 + row, s0 + s]
+            if dropout:
+                if is_kept(first + (l0 + row) * S + s0 + s, dropping):
+                    x *= dropping[0]
+                else:
+                    x *= zero
+            dp[row, s] = x
 
 
 def numpy_real(c: Constants) -> Any:
@@ -285,26 +358,20 @@ def rows(c: Constants) -> Kernel:
         parts = (L + OWN - 1) // OWN
         value0 = batches * S * HEADS * KEY
         slot0 = value0 + batches * S * HEADS * VALUE
-        column0, columns = cuda.threadIdx.x, cuda.blockDim.x
-        row0, lines = cuda.threadIdx.y, cuda.blockDim.y
+        thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+        threads = cuda.blockDim.x * cuda.blockDim.y
         for block in range(cuda.blockIdx.x, (B + batches - 1) // batches * groups, cuda.gridDim.x):
             b0, h0 = block // groups * batches, block % groups * HEADS
             taken = min(HEADS, H - h0)
             cuda.syncthreads()  # the results of the block before are stored
             for n in range(min(batches, B - b0)):
-                for s in range(row0, S, lines):
-                    for i in range(column0, taken * E, columns):
-                        at = ((n * S + s) * HEADS + i // E) * KEY + i % E
-                        shared[at] = k[b0 + n, s, h0 + i // E, i % E]
-                    for i in range(column0, taken * D, columns):
-                        at = value0 + ((n * S + s) * HEADS + i // D) * VALUE + i % D
-                        shared[at] = v[b0 + n, s, h0 + i // D, i % D]
-                for query in range(row0, L, lines):
-                    for i in range(column0, taken * E, columns):
-                        at = slot0 + (n * L + query) * RUN + i // E * SLOT + i % E
-                        shared[at] = q[b0 + n, query, h0 + i // E, i % E]
+                at = n * S * HEADS
+                load_heads(shared, at * KEY, HEADS * KEY, KEY, k, b0 + n, h0, taken, E)
+                at = value0 + at * VALUE
+                load_heads(shared, at, HEADS * VALUE, VALUE, v, b0 + n, h0, taken, D)
+                load_heads(shared, slot0 + n * L * RUN, RUN, SLOT, q, b0 + n, h0, taken, E)
             cuda.syncthreads()  # everything is loaded
-            for item in range(row0 * columns + column0, batches * HEADS * parts, columns * lines):
+            for item in range(thread, batches * HEADS * parts, threads):
                 l0, j, n = item % parts * OWN, item // parts % HEADS, item // parts // HEADS
                 b, h = b0 + n, h0 + j
                 if b < B and j < taken:
@@ -386,10 +453,7 @@ def rows(c: Constants) -> Kernel:
                                 shared[slots + query * RUN + d] = total[r, d] / mass[r]
             cuda.syncthreads()  # every result is in its slot
             for n in range(min(batches, B - b0)):
-                for query in range(row0, L, lines):
-                    for i in range(column0, taken * D, columns):
-                        at = slot0 + (n * L + query) * RUN + i // D * SLOT + i % D
-                        out[b0 + n, query, h0 + i // D, i % D] = shared[at]
+                store_heads(out, shared, slot0 + n * L * RUN, RUN, SLOT, b0 + n, h0, taken, D)
 
     return kernel
 
@@ -436,16 +500,13 @@ def tiles(c: Constants) -> Kernel:
                 cuda.syncthreads()  # the keys are used
                 load(other, v, b, h, s0, TS, D)
                 exponentiate(p, top, mass, fade, TL, TS, zero, lowest)
+                for i in range(thread, TL * D, threads):
+                    total[i // D, i % D] *= fade[i // D]
+                cuda.syncthreads()  # old sums are on the scale of the new ones
                 if DROPOUT:
-                    cuda.syncthreads()  # the sums are taken
                     drop(p, first, at, TL, TS, dropping, zero)
                     cuda.syncthreads()  # the weights are dropped
-                for i in range(thread, TL * D, threads):
-                    row, d = i // D, i % D
-                    x = total[row, d] * fade[row]
-                    for s in range(TS):
-                        x += p[row, s] * other[s, d]
-                    total[row, d] = x
+                add_products(total, p, other, TL, D, TS)
             cuda.syncthreads()  # the sums over the keys that are seen are complete
             for d in range(thread, D if HIDES == CAUSAL else 0, threads):
                 x = zero

@@ -83,13 +83,14 @@ def conformance(session: nox.Session) -> None:
 def simulator(session: nox.Session) -> None:
     """Check Numba's CUDA kernels against the contract in its simulator, by tiles of few keys."""
     install(session, "torch", "suite", groups=("test",))
-    session.run(
-        *("python", "-m", "pytest", "-n", "2", "--timeout", "900"),
-        *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
-        *("--level", "quick", "--backend", "numba-cuda", "--backend", "numba-cuda-torch"),
-        *("--backend", "tests/zoo/numba_tiles.py", *session.posargs),
-        env={"NUMBA_ENABLE_CUDASIM": "1"},
-    )
+    every, tiles = ("numba-cuda", "--backend", "numba-cuda-torch"), ("tests/zoo/numba_tiles.py",)
+    for backends in (every, (*tiles, "--dtype", "float32")):
+        session.run(
+            *("python", "-m", "pytest", "-n", "2", "--timeout", "900"),
+            *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
+            *("--level", "quick", "--backend", *backends, *session.posargs),
+            env={"NUMBA_ENABLE_CUDASIM": "1"},
+        )
 
 
 @nox.session

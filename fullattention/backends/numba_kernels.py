@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
-from numba.core import config, types
+from numba.core import types
+
+from fullattention.backends.numba_simulator import SIMULATED
 
 Kernel = Callable[..., None]
-
-SIMULATED = bool(config.ENABLE_CUDASIM)
-"""Whether Numba's simulator runs the kernels, which has no compiler to instruct."""
 
 SHOWN, CAUSAL, MASKED = 0, 1, 2
 """What hides keys: nothing, the query's own position, a boolean array."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,7 +18,6 @@ from fullattention.backends.numba_kernels import (
     LOW,
     MASKED,
     SHOWN,
-    SIMULATED,
     Constants,
     Kernel,
     key_gradients,
@@ -31,6 +27,7 @@ from fullattention.backends.numba_kernels import (
     rows_layout,
     tiles,
 )
+from fullattention.backends.numba_simulator import SIMULATED, simulating
 
 MOST_THREADS = 1024
 MOST_BLOCKS = (2**31 - 1, 65_535, 65_535)
@@ -252,9 +249,6 @@ def compiled(factory: Factory, c: Constants) -> Any:
     return cuda.jit(signature(factory, c), cache=True)(factory(c))
 
 
-_one_at_a_time = threading.Lock()
-
-
 def launch(
     plan: Plan,
     arrays: tuple[Array, ...],
@@ -282,7 +276,7 @@ def launch(
         *((plan.batches,) if plan.factory is rows else ()),
     )
     if SIMULATED:
-        with _simulating():
+        with simulating():
             compiled(plan.factory, c)[plan.grid, plan.block, stream, plan.dynamic](*arguments)
     else:
         configured(plan, stream)(*arguments)
@@ -294,19 +288,6 @@ def configured(plan: Plan, stream: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return compiled(plan.factory, plan.constants)[plan.grid, plan.block, stream, plan.dynamic]
-
-
-@contextlib.contextmanager
-def _simulating() -> Iterator[None]:
-    """One launch at a time, which is all the simulator can; and its many threads in quick turns."""
-    with _one_at_a_time, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NaN and overflow mean nothing to a device
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(1e-4)
-        try:
-            yield
-        finally:
-            sys.setswitchinterval(before)
 
 
 def threshold(dropout: float) -> int:

@@ -13,7 +13,6 @@ from numba import cuda
 from fullattention.backends import numba_arrays
 from fullattention.backends.interface import Array, Shape, dtype_name
 from fullattention.backends.numba_kernels import (
-    SIMULATED,
     Constants,
     key_gradients,
     query_gradients,
@@ -27,6 +26,7 @@ from fullattention.backends.numba_launch import (
     mask_kind,
     tiles_plan,
 )
+from fullattention.backends.numba_simulator import SIMULATED
 from fullattention.backends.precision import accumulator
 
 if TYPE_CHECKING:

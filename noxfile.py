@@ -79,6 +79,27 @@ def conformance(session: nox.Session) -> None:
     )
 
 
+@nox.session
+def simulator(session: nox.Session) -> None:
+    """Check Numba's CUDA kernels against the contract in its simulator, by tiles of few keys."""
+    install(session, "torch", "suite", groups=("test",))
+    every, tiles = ("numba-cuda", "--backend", "numba-cuda-torch"), ("tests/zoo/numba_tiles.py",)
+    for backends in (every, (*tiles, "--dtype", "float32")):
+        session.run(
+            *("python", "-m", "pytest", "-n", "2", "--timeout", "900"),
+            *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
+            *("--level", "quick", "--backend", *backends, *session.posargs),
+            env={"NUMBA_ENABLE_CUDASIM": "1"},
+        )
+
+
+@nox.session
+def ptx(session: nox.Session) -> None:
+    """Compile Numba's CUDA kernels for the GPUs in use, by NVIDIA's compilers alone."""
+    install(session, "suite", groups=("test", "ptx"))
+    session.run("python", "-m", "pytest", "-n", "2", "tests/numba_ptx.py", *session.posargs)
+
+
 FUZZED = (
     *("numpy-reference", "numpy-matmul", "torch-einsum"),
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),

@@ -25,6 +25,8 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-flash": "fullattention.backends.torch_sdpa:flash_attention",
     "torch-sdpa-efficient": "fullattention.backends.torch_sdpa:efficient",
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
+    "numba-cpu": "fullattention.backends.numba_cpu:backend",
+    "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
 

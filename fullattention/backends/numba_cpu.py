@@ -16,6 +16,7 @@ import numpy as np
 from fullattention.backends import numpy_arrays
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Array, Backend, Shape, dtype_name
+from fullattention.backends.numba_cpu_kernels import lanes as lanes_regime
 from fullattention.backends.numba_cpu_kernels import memory
 from fullattention.backends.numba_cpu_kernels.call import Call, Factors
 from fullattention.backends.numba_cpu_kernels.entry import kernels
@@ -38,6 +39,9 @@ WORK_OF_A_THREAD = 2**22
 
 WORK_OF_EXP = 24
 """Multiplications that take as long as one exponential and what goes with it."""
+
+QUERIES_IN_CACHE = 1024
+"""Features and columns, of all queries of a pair together, that a lane has in scratch at a time."""
 
 WIDEST, LONGEST = 128, 128
 """Features, and keys, up to which the lanes regime is the faster one."""
@@ -83,14 +87,13 @@ class Problem:
         kind, size, real = _KINDS[self.dtype]
         lanes = WIDTH // real().itemsize
         threads = self._useful_threads()
-        chunk = L
         if S <= LONGEST and max(E, D) <= WIDEST:
             kernel = kernels()[f"lanes_{direction}"]
+            chunk = max(2, min(lanes_regime.ROWS, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
             units = -(-B * H // lanes)
         else:
             kernel = kernels()[f"rows_{direction}"]
-            if direction == "forward":
-                chunk = _chunk(L, B * H, threads)
+            chunk = _chunk(L, B * H, threads) if direction == "forward" else L
             units = B * H * -(-L // chunk)
         call = Call(
             *(self.q.address, self.k.address, self.v.address, self.hidden.address),

@@ -43,7 +43,7 @@ from fullattention.backends.numba_cpu_kernels.vector import (
 )
 
 ROWS = 16
-"""Queries that are read, and whose results are written, at a time; even."""
+"""Most queries that are read, and whose results are written, at a time; even."""
 
 BLOCK = 4
 """Keys, features or columns of a block: 2 rows by 4 running sums stay in registers."""
@@ -121,14 +121,15 @@ def products(p, a, b, out, count, width, row):
 
 
 @helper
-def combine(p, a, b, out, count, width, row):
-    """Two rows' weighted sums: out[r][d] = sum over s of a[r][s] b[s][d].
+def combine(p, a, b, out, count, width, row, shares):
+    """Two rows' weighted sums: out[r][d] = shares[r] times the sum over s of a[r][s] b[s][d].
 
     Rows of a are `row` numbers apart, rows of b and out `width`, which is a multiple of 4 vectors.
     """
     stay_apart()
     lanes = lanes_at(p)
     zero = splat(p, 0.0)
+    x_share, y_share = load(p, shares), load(p, shares + lanes)
     for d in range(0, width, BLOCK * lanes):
         x0 = x1 = x2 = x3 = y0 = y1 = y2 = y3 = zero
         j = b + d
@@ -139,8 +140,8 @@ def combine(p, a, b, out, count, width, row):
             x0, x1, x2, x3 = fma(x, b0, x0), fma(x, b1, x1), fma(x, b2, x2), fma(x, b3, x3)
             y0, y1, y2, y3 = fma(y, b0, y0), fma(y, b1, y1), fma(y, b2, y2), fma(y, b3, y3)
             j += width
-        store_4(p, out + d, x0, x1, x2, x3)
-        store_4(p, out + width + d, y0, y1, y2, y3)
+        store_4(p, out + d, x0 * x_share, x1 * x_share, x2 * x_share, x3 * x_share)
+        store_4(p, out + width + d, y0 * y_share, y1 * y_share, y2 * y_share, y3 * y_share)
 
 
 @helper
@@ -181,13 +182,21 @@ def softmax(p, scores, count, row, binary, shares):
         y_max = maximum(load(p, row + s), y_max)
     factor = splat(p, binary)
     x_sum = y_sum = splat(p, 0.0)
-    for s in range(scores, stop, lanes):
-        x = exp2(load(p, s) - x_max, factor)
-        y = exp2(load(p, row + s) - y_max, factor)
+    even = scores + count // 2 * 2 * lanes
+    for s in range(scores, even, 2 * lanes):  # four chains of operations hide each other's wait
+        x0, x1 = load(p, s) - x_max, load(p, s + lanes) - x_max
+        y0, y1 = load(p, row + s) - y_max, load(p, row + s + lanes) - y_max
+        x0, x1, y0, y1 = exp2(x0, factor), exp2(x1, factor), exp2(y0, factor), exp2(y1, factor)
+        store(p, s, x0)
+        store(p, s + lanes, x1)
+        store(p, row + s, y0)
+        store(p, row + s + lanes, y1)
+        x_sum, y_sum = x_sum + (x0 + x1), y_sum + (y0 + y1)
+    for s in range(even, stop, lanes):
+        x, y = exp2(load(p, s) - x_max, factor), exp2(load(p, row + s) - y_max, factor)
         store(p, s, x)
         store(p, row + s, y)
-        x_sum = x_sum + x
-        y_sum = y_sum + y
+        x_sum, y_sum = x_sum + x, y_sum + y
     one = splat(p, 1.0)
     store(p, shares, one / x_sum)
     store(p, shares + lanes, one / y_sum)
@@ -251,15 +260,15 @@ def forward(call, factors, p, bits, tables, start, stop):
     lanes = lanes_at(p)
     nothing = np.int64(0)  # a plain 0 is a type of its own, for which all would be compiled again
     L, S, H, E, D, kind, size = call.L, call.S, call.H, call.E, call.D, call.kind, call.size
-    pairs = call.pairs
+    pairs, chunk = call.pairs, call.chunk
     row, width, columns = up(S, BLOCK) * lanes, E * lanes, up(D, BLOCK) * lanes
     shares = nothing
     k = shares + 2 * lanes
     v = k + up(S, BLOCK) * width
     q = v + S * columns
-    out = q + ROWS * width
-    hidden = out + ROWS * columns
-    scores = hidden + ROWS * row
+    out = q + chunk * width
+    hidden = out + chunk * columns
+    scores = hidden + chunk * row
     q_at, k_at, v_at = tables, after(tables, TABLE), after(tables, 2 * TABLE)
     hidden_at, out_at = after(tables, 3 * TABLE), after(tables, 4 * TABLE)
     weights_at = after(tables, 5 * TABLE)
@@ -275,8 +284,8 @@ def forward(call, factors, p, bits, tables, start, stop):
         gather(p, v, columns, v_at, nothing, call.v_s, call.v_d, S, D, kind)
         # A hidden value that is no number makes V NaN, so only then hidden keys matter.
         skip = call.causal != 0 and all_finite(p, v, v + S * columns)
-        for first in range(0, L, ROWS):
-            rows = min(ROWS, L - first)
+        for first in range(0, L, chunk):
+            rows = min(chunk, L - first)
             gather(p, q, width, q_at, first * call.q_l, call.q_l, call.q_e, rows, E, kind)
             if call.hidden:
                 steps = call.hidden_l, call.hidden_s
@@ -315,10 +324,9 @@ def forward(call, factors, p, bits, tables, start, stop):
                             pairs,
                             bits,
                         )
-                combine(p, scores, v, out + r * columns, count, columns, row)
+                combine(p, scores, v, out + r * columns, count, columns, row, shares)
                 for i in range(2):
                     share = load(p, shares + i * lanes)
-                    multiply(p, out + (r + i) * columns, out + (r + i + 1) * columns, share)
                     if call.weights and r + i < rows:
                         at = scores + i * row
                         fill(p, at + count * lanes, at + S * lanes, 0.0)
@@ -340,7 +348,7 @@ def backward(call, factors, p, bits, tables, start, stop):
     lanes = lanes_at(p)
     nothing = np.int64(0)  # a plain 0 is a type of its own, for which all would be compiled again
     L, S, H, E, D, kind, size = call.L, call.S, call.H, call.E, call.D, call.kind, call.size
-    pairs = call.pairs
+    pairs, chunk = call.pairs, call.chunk
     keys = up(S, BLOCK)
     row, width, columns = keys * lanes, up(E, BLOCK) * lanes, up(D, BLOCK) * lanes
     shares = nothing
@@ -349,10 +357,10 @@ def backward(call, factors, p, bits, tables, start, stop):
     d_k = v + keys * columns
     d_v = d_k + keys * width
     q = d_v + keys * columns
-    d_q = q + ROWS * width
-    g = d_q + ROWS * width
-    hidden = g + ROWS * columns
-    weights = hidden + ROWS * row
+    d_q = q + chunk * width
+    g = d_q + chunk * width
+    hidden = g + chunk * columns
+    weights = hidden + chunk * row
     kept = weights + 2 * row
     d_scores = kept + 2 * row
     spare = d_scores + 2 * row
@@ -375,8 +383,8 @@ def backward(call, factors, p, bits, tables, start, stop):
         gather(p, v, columns, v_at, nothing, call.v_s, call.v_d, S, D, kind)
         fill(p, d_k, q, 0.0)
         skip = call.causal != 0 and all_finite(p, v, v + S * columns)
-        for first in range(0, L, ROWS):
-            rows = min(ROWS, L - first)
+        for first in range(0, L, chunk):
+            rows = min(chunk, L - first)
             gather(p, q, width, q_at, first * call.q_l, call.q_l, call.q_e, rows, E, kind)
             place, step = first * H * D * size, H * D * size
             gather(p, g, columns, g_at, place, step, size, rows, D, kind)
@@ -451,10 +459,10 @@ def backward(call, factors, p, bits, tables, start, stop):
                         fill(p, change + (query + i + 1) * lanes, change + end, 0.0)
                     if call.hidden:
                         hide(p, change, change + end, mask + i * row, 0.0)
-                combine(p, d_scores, k, d_q + r * width, count, width, row)
+                fill(p, shares, shares + 2 * lanes, factors.scale)
+                combine(p, d_scores, k, d_q + r * width, count, width, row, shares)
                 accumulate(p, d_scores, q + r * width, d_k, count, width, row)
                 accumulate(p, kept, g + r * columns, d_v, count, columns, row)
-            multiply(p, d_q, d_q + rows * width, splat(p, factors.scale))
             scatter(p, d_q, width, d_q_at, first * H * E * size, H * E * size, rows, E, kind)
         multiply(p, d_k, d_k + S * width, splat(p, factors.scale))
         scatter(p, d_k, width, d_k_at, nothing, H * E * size, S, E, kind)

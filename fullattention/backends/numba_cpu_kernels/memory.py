@@ -40,6 +40,11 @@ class _Stored(NamedTuple):
     scalar: types.Type
     """What they are computed with."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of a number."""
+        return self.scalar.bitwidth // 8 if self.kind == NATIVE else 2
+
     def _of(self, element: ir.Type, count: int) -> ir.Type:
         return element if count == 1 else ir.VectorType(element, count)
 
@@ -138,8 +143,8 @@ class _Moves(NamedTuple):
     write: Any
     read_vector: Any
     write_vector: Any
-    read_block: Any
-    write_block: Any
+    read_blocks: Any
+    write_blocks: Any
 
 
 def _moves(kind: Kind) -> _Moves:
@@ -175,50 +180,56 @@ def _moves(kind: Kind) -> _Moves:
 
         return types.void(types.intp, value), codegen
 
-    @intrinsic
-    def read_block(typingctx, scratch, index, table, offset):
+    @intrinsic(prefer_literal=True)
+    def read_blocks(typingctx, scratch, index, table, offset, blocks):
         """Numbers at `offset` from each lane's address, lane by lane, into vectors of scratch."""
         vector, block = at_pointer(scratch), block_of(scratch.dtype)
 
         def codegen(context, builder, signature, args):
-            pointer, index, table_pointer, offset = args
+            pointer, index, table_pointer, offset, _ = args
             stored = _Stored(kind, vector.scalar)
-            rows = [
-                stored.load(builder, _of_lane(builder, table_pointer, lane, offset), block)
-                for lane in range(vector.lanes)
+            places = [
+                _of_lane(builder, table_pointer, lane, offset) for lane in range(vector.lanes)
             ]
-            parts = [_joined(builder, rows[i::block]) for i in range(block)]
-            for i, part in enumerate(_transposed(builder, parts, block)):
-                at = builder.add(index, WORD(i * vector.lanes))
-                place = vector_place(builder, vector, pointer, at)
-                builder.store(part, place, align=vector.scalar.bitwidth // 8)
+            for n in range(blocks.literal_value):
+                skip = WORD(n * block * stored.size)
+                rows = [stored.load(builder, builder.add(place, skip), block) for place in places]
+                parts = [_joined(builder, rows[i::block]) for i in range(block)]
+                for i, part in enumerate(_transposed(builder, parts, block)):
+                    at = builder.add(index, WORD((n * block + i) * vector.lanes))
+                    place = vector_place(builder, vector, pointer, at)
+                    builder.store(part, place, align=vector.scalar.bitwidth // 8)
             return context.get_dummy_value()
 
-        return types.void(scratch, types.intp, table, types.intp), codegen
+        return types.void(scratch, types.intp, table, types.intp, blocks), codegen
 
-    @intrinsic
-    def write_block(typingctx, scratch, index, table, offset):
-        """The inverse of `read_block`."""
+    @intrinsic(prefer_literal=True)
+    def write_blocks(typingctx, scratch, index, table, offset, blocks):
+        """The inverse of `read_blocks`."""
         vector, block = at_pointer(scratch), block_of(scratch.dtype)
 
         def codegen(context, builder, signature, args):
-            pointer, index, table_pointer, offset = args
+            pointer, index, table_pointer, offset, _ = args
             stored = _Stored(kind, vector.scalar)
-            parts = []
-            for i in range(block):
-                at = builder.add(index, WORD(i * vector.lanes))
-                place = vector_place(builder, vector, pointer, at)
-                parts.append(builder.load(place, align=vector.scalar.bitwidth // 8))
-            for i, part in enumerate(_transposed(builder, parts, block)):
-                for lane in range(i, vector.lanes, block):
-                    row = builder.shuffle_vector(part, part, _counting(lane - i, block))
-                    address = _of_lane(builder, table_pointer, lane, offset)
-                    stored.store(builder, address, row, block)
+            places = [
+                _of_lane(builder, table_pointer, lane, offset) for lane in range(vector.lanes)
+            ]
+            for n in range(blocks.literal_value):
+                skip = WORD(n * block * stored.size)
+                parts = []
+                for i in range(block):
+                    at = builder.add(index, WORD((n * block + i) * vector.lanes))
+                    place = vector_place(builder, vector, pointer, at)
+                    parts.append(builder.load(place, align=vector.scalar.bitwidth // 8))
+                for i, part in enumerate(_transposed(builder, parts, block)):
+                    for lane in range(i, vector.lanes, block):
+                        row = builder.shuffle_vector(part, part, _counting(lane - i, block))
+                        stored.store(builder, builder.add(places[lane], skip), row, block)
             return context.get_dummy_value()
 
-        return types.void(scratch, types.intp, table, types.intp), codegen
+        return types.void(scratch, types.intp, table, types.intp, blocks), codegen
 
-    return _Moves(read, write, read_vector, write_vector, read_block, write_block)
+    return _Moves(read, write, read_vector, write_vector, read_blocks, write_blocks)
 
 
 def _of_lane(builder: Any, table: Any, lane: int, offset: Any) -> Any:
@@ -235,18 +246,21 @@ class _Movers(NamedTuple):
 
 
 def _movers(kind: Kind) -> _Movers:
-    read, write, read_vector, write_vector, read_block, write_block = _moves(kind)
+    read, write, read_vector, write_vector, read_blocks, write_blocks = _moves(kind)
 
     @helper
     def gather(p, at, width, table, offset, row_step, step, rows, count, size, block):
         stay_apart()
         lanes = lanes_at(p)
         blocked = count // block * block if step == size else 0
+        doubled = blocked // (2 * block) * (2 * block)  # an address that is looked up serves twice
         for row in range(rows):
             i = at + row * width
             place = offset + row * row_step
-            for j in range(0, blocked, block):
-                read_block(p, i + j * lanes, table, place + j * size)
+            for j in range(0, doubled, 2 * block):
+                read_blocks(p, i + j * lanes, table, place + j * size, 2)
+            for j in range(doubled, blocked, block):
+                read_blocks(p, i + j * lanes, table, place + j * size, 1)
             for j in range(blocked, count):
                 for lane in range(lanes):
                     p[i + j * lanes + lane] = read(p, table[lane] + place + j * step)
@@ -256,11 +270,14 @@ def _movers(kind: Kind) -> _Movers:
         stay_apart()
         lanes = lanes_at(p)
         blocked = count // block * block
+        doubled = blocked // (2 * block) * (2 * block)
         for row in range(rows):
             i = at + row * width
             place = offset + row * row_step
-            for j in range(0, blocked, block):
-                write_block(p, i + j * lanes, table, place + j * size)
+            for j in range(0, doubled, 2 * block):
+                write_blocks(p, i + j * lanes, table, place + j * size, 2)
+            for j in range(doubled, blocked, block):
+                write_blocks(p, i + j * lanes, table, place + j * size, 1)
             for j in range(blocked, count):
                 for lane in range(lanes):
                     write(table[lane] + place + j * size, p[i + j * lanes + lane])

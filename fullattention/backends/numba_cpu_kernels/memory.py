@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from fullattention.backends.numba_cpu_kernels.vector import (
@@ -181,16 +182,21 @@ def _moves(kind: Kind) -> _Moves:
         return types.void(types.intp, value), codegen
 
     @intrinsic(prefer_literal=True)
-    def read_blocks(typingctx, scratch, index, table, offset, blocks):
-        """Numbers at `offset` from each lane's address, lane by lane, into vectors of scratch."""
+    def read_blocks(typingctx, scratch, index, table, offset, ahead, blocks):
+        """Numbers at `offset` from each lane's address, lane by lane, into vectors of scratch.
+
+        The numbers `ahead` bytes further on are fetched into the cache.
+        """
         vector, block = at_pointer(scratch), block_of(scratch.dtype)
 
         def codegen(context, builder, signature, args):
-            pointer, index, table_pointer, offset, _ = args
+            pointer, index, table_pointer, offset, ahead, _ = args
             stored = _Stored(kind, vector.scalar)
             places = [
                 _of_lane(builder, table_pointer, lane, offset) for lane in range(vector.lanes)
             ]
+            for place in places:
+                _prefetch(builder, builder.add(place, ahead))
             for n in range(blocks.literal_value):
                 skip = WORD(n * block * stored.size)
                 rows = [stored.load(builder, builder.add(place, skip), block) for place in places]
@@ -201,7 +207,7 @@ def _moves(kind: Kind) -> _Moves:
                     builder.store(part, place, align=vector.scalar.bitwidth // 8)
             return context.get_dummy_value()
 
-        return types.void(scratch, types.intp, table, types.intp, blocks), codegen
+        return types.void(scratch, types.intp, table, types.intp, types.intp, blocks), codegen
 
     @intrinsic(prefer_literal=True)
     def write_blocks(typingctx, scratch, index, table, offset, blocks):
@@ -236,6 +242,14 @@ def _of_lane(builder: Any, table: Any, lane: int, offset: Any) -> Any:
     return builder.add(builder.load(builder.gep(table, [WORD(lane)], inbounds=True)), offset)
 
 
+def _prefetch(builder: Any, address: Any) -> None:
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, *[ir.IntType(32)] * 3])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    read, keep, data = (ir.IntType(32)(n) for n in (0, 3, 1))
+    builder.call(function, [builder.inttoptr(address, pointer), read, keep, data])
+
+
 class _Movers(NamedTuple):
     """`gather`, `scatter`, `read_rows` and `write_rows` for one kind of numbers."""
 
@@ -258,9 +272,9 @@ def _movers(kind: Kind) -> _Movers:
             i = at + row * width
             place = offset + row * row_step
             for j in range(0, doubled, 2 * block):
-                read_blocks(p, i + j * lanes, table, place + j * size, 2)
+                read_blocks(p, i + j * lanes, table, place + j * size, row_step, 2)
             for j in range(doubled, blocked, block):
-                read_blocks(p, i + j * lanes, table, place + j * size, 1)
+                read_blocks(p, i + j * lanes, table, place + j * size, row_step, 1)
             for j in range(blocked, count):
                 for lane in range(lanes):
                     p[i + j * lanes + lane] = read(p, table[lane] + place + j * step)

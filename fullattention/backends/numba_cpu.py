@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import numba
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from fullattention.backends import numpy_arrays
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Array, Backend, Shape, dtype_name
-from fullattention.backends.numba_cpu_kernels import lanes as lanes_regime
 from fullattention.backends.numba_cpu_kernels import memory
 from fullattention.backends.numba_cpu_kernels.call import Call, Factors
 from fullattention.backends.numba_cpu_kernels.entry import kernels
@@ -40,6 +40,9 @@ WORK_OF_A_THREAD = 2**22
 WORK_OF_EXP = 24
 """Multiplications that take as long as one exponential and what goes with it."""
 
+QUERIES = 16
+"""Most queries that the lanes regime reads, and whose results it writes, at a time."""
+
 QUERIES_IN_CACHE = 1024
 """Features and columns, of all queries of a pair together, that a lane has in scratch at a time."""
 
@@ -47,84 +50,89 @@ WIDEST, LONGEST = 128, 128
 """Features, and keys, up to which the lanes regime is the faster one."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Where an array begins and how many bytes lie between its entries along each axis."""
-
-    address: int
-    strides: Shape
+Direction = Literal["forward", "backward"]
 
 
-ABSENT = View(0, (0, 0, 0, 0))
+class Plan(NamedTuple):
+    """What depends on the layout of a call's arrays but not on where they lie."""
+
+    work: Work
+    layout: tuple[int, ...]
+    """The part of a `Call` that follows addresses and seed."""
+
+    def run(self, *addresses_and_seed: int) -> None:
+        """Run on the arrays that lie at these addresses, in the order of `Call`'s fields."""
+        self.work.run(addresses_and_seed + self.layout)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """What one call is about, in either pass: (B, L, S, H, E, D), inputs and options."""
+@functools.lru_cache(maxsize=1024)  # a microsecond, where planning takes twenty
+def plan(
+    direction: Direction,
+    dtype: str,
+    sizes: Shape,
+    steps: tuple[Shape, Shape, Shape],
+    step_size: int,
+    hidden: tuple[Shape, Shape] | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    threads: int,
+) -> Plan:
+    """How to do one pass.
 
-    dtype: str
-    sizes: Shape
-    q: View
-    k: View
-    v: View
-    hidden: View
-    causal: bool
-    scale: float
-    dropout: float
-    seed: int
-    threads: int
-
-    def forward(self, out: int, weights: int) -> None:
-        """Write V and, unless its address is 0, the weights."""
-        self._run("forward", out, weights, 0, 0, 0, 0, 0)
-
-    def backward(self, g_out: int, g_weights: int, d_q: int, d_k: int, d_v: int) -> None:
-        """Write the gradients by q, k and v; there is none by the weights if that address is 0."""
-        self._run("backward", 0, 0, g_out, g_weights, d_q, d_k, d_v)
-
-    def _run(self, direction: Literal["forward", "backward"], *places: int) -> None:
-        B, L, S, H, E, D = self.sizes
-        kind, size, real = _KINDS[self.dtype]
-        lanes = WIDTH // real().itemsize
-        threads = self._useful_threads()
-        if S <= LONGEST and max(E, D) <= WIDEST:
-            kernel = kernels()[f"lanes_{direction}"]
-            chunk = max(2, min(lanes_regime.ROWS, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
-            units = -(-B * H // lanes)
-        else:
-            kernel = kernels()[f"rows_{direction}"]
-            chunk = _chunk(L, B * H, threads) if direction == "forward" else L
-            units = B * H * -(-L // chunk)
-        call = Call(
-            *(self.q.address, self.k.address, self.v.address, self.hidden.address),
-            *places,
-            *(H, L, S, E, D),
-            *self.q.strides,
-            *self.k.strides,
-            *self.v.strides,
-            *self.hidden.strides,
-            pairs=B * H,
-            chunk=chunk,
-            kind=kind,
-            size=size,
-            causal=int(self.causal),
-            threshold=min(round(self.dropout * 2**32), 2**32 - 1),
-            seed=self.seed,
-        )
+    Args:
+        direction: which pass.
+        dtype: of the arrays.
+        sizes: (B, L, S, H, E, D).
+        steps: strides of q, k and v, in units of `step_size` bytes.
+        step_size: see `steps`.
+        hidden: shape and strides in bytes of the mask, or None.
+        causal: as for `interface.Attend`.
+        scale: likewise.
+        dropout: likewise.
+        threads: as many may be used.
+    """
+    B, L, S, H, E, D = sizes
+    kind, size, real = _KINDS[dtype]
+    lanes = WIDTH // real().itemsize
+    work = B * H * L * S * (E + D + WORK_OF_EXP)
+    threads = max(1, min(threads, work // WORK_OF_A_THREAD))
+    if S <= LONGEST and max(E, D) <= WIDEST:
+        kernel = kernels()[f"lanes_{direction}"]
+        chunk = max(2, min(QUERIES, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
+        units = -(-B * H // lanes)
+    else:
+        kernel = kernels()[f"rows_{direction}"]
+        chunk = _chunk(L, B * H, threads) if direction == "forward" else L
+        units = B * H * -(-L // chunk)
+    layout = Call(
+        *(0,) * 12,
+        *(H, L, S, E, D),
+        *(step * step_size for strides in steps for step in strides),
+        *((0,) * 4 if hidden is None else _broadcast(*hidden)),
+        pairs=B * H,
+        chunk=chunk,
+        kind=kind,
+        size=size,
+        causal=int(causal),
+        threshold=min(round(dropout * 2**32), 2**32 - 1),
+    )[12:]
+    return Plan(
         Work(
             kernel=kernel.run,
-            call=tuple(call),  # Numba takes half a microsecond for a tuple, 20 for a named one
-            factors=_factors(self.scale, self.dropout, real),
+            factors=_factors(scale, dropout, real),
             dtype=real,
-            scratch=kernel.scratch(L, S, E, D, lanes),
+            scratch=kernel.scratch(L, S, E, D, lanes, chunk),
             units=units,
-        ).run(threads)
+            threads=threads,
+        ),
+        layout,
+    )
 
-    def _useful_threads(self) -> int:
-        """As many threads as have enough to do."""
-        B, L, S, H, E, D = self.sizes
-        work = B * H * L * S * (E + D + WORK_OF_EXP)
-        return max(1, min(self.threads, work // WORK_OF_A_THREAD))
+
+def _broadcast(shape: Shape, strides: Shape) -> Shape:
+    """A mask is broadcast by a stride of 0 along each axis of size 1."""
+    return tuple(0 if n == 1 else step for n, step in zip(shape, strides, strict=True))
 
 
 def _chunk(L: int, pairs: int, threads: int) -> int:
@@ -145,16 +153,8 @@ def _factors(
     return tuple(real(factor) for factor in factors)
 
 
-def hidden_view(address: int, shape: Shape, strides: Shape) -> View:
-    """A mask is broadcast by a stride of 0 along each axis of size 1."""
-    return View(
-        address,
-        tuple(0 if n == 1 else step for n, step in zip(shape, strides, strict=True)),
-    )
-
-
-def _view(array: np.ndarray) -> View:
-    return View(array.__array_interface__["data"][0], array.strides)
+def _address(array: np.ndarray | None) -> int:
+    return 0 if array is None else int(array.__array_interface__["data"][0])
 
 
 def attend(
@@ -170,25 +170,23 @@ def attend(
 ) -> tuple[Array, Array | None]:
     """Attend over NumPy arrays; see `interface.Attend`."""
     B, L, H, E = q.shape
-    S, D = v.shape[1], v.shape[3]
-    mask = ABSENT
-    if hidden is not None:
-        mask = hidden_view(_view(hidden).address, hidden.shape, hidden.strides)
+    _, S, _, D = v.shape
     out = np.empty((B, L, H, D), q.dtype)
     a = np.empty((B, H, L, S), q.dtype) if weights else None
-    Problem(
-        dtype=dtype_name(q),
-        sizes=(B, L, S, H, E, D),
-        q=_view(q),
-        k=_view(k),
-        v=_view(v),
-        hidden=mask,
-        causal=causal,
-        scale=scale,
-        dropout=dropout,
-        seed=numpy_arrays.draw_seed() if dropout else 0,
-        threads=numba.get_num_threads(),
-    ).forward(_view(out).address, 0 if a is None else _view(a).address)
+    forward = plan(
+        "forward",
+        dtype_name(q),
+        (B, L, S, H, E, D),
+        (q.strides, k.strides, v.strides),
+        1,
+        None if hidden is None else (hidden.shape, hidden.strides),
+        causal,
+        scale,
+        dropout,
+        numba.get_num_threads(),
+    )
+    seed = numpy_arrays.draw_seed() if dropout else 0
+    forward.run(*map(_address, (q, k, v, hidden, out, a)), 0, 0, 0, 0, 0, seed)
     return out, a
 
 
@@ -208,7 +206,7 @@ def backend(device: str) -> Backend:
     _require("numba-cpu", device)
     return Backend(
         name="numba-cpu",
-        version=numba.__version__,
+        version=f"{np.__version__}, numba {numba.__version__}",
         attend=attend,
         arrays=numpy_arrays.ARRAYS,
         device=device,
@@ -223,12 +221,14 @@ def backend(device: str) -> Backend:
 def for_torch(device: str) -> Backend:
     """Numba's kernels on torch's tensors, with gradients."""
     _require("numba-cpu-torch", device)
+    import torch
+
     from fullattention.backends import torch_arrays, torch_autograd
     from fullattention.backends.numba_cpu_torch import TensorKernels
 
     return Backend(
         name="numba-cpu-torch",
-        version=numba.__version__,
+        version=f"{torch.__version__}, numba {numba.__version__}",
         attend=torch_autograd.differentiable(TensorKernels()),
         arrays=torch_arrays.ARRAYS,
         device=device,

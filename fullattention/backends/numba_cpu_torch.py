@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fullattention.backends.interface import dtype_name
-from fullattention.backends.numba_cpu import ABSENT, Problem, View, hidden_view
+from fullattention.backends.numba_cpu import Direction, Plan, plan
 from fullattention.backends.torch_autograd import Options
 
 
@@ -24,11 +24,11 @@ class TensorKernels:
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """V (B, L, H, D), the weights (B, H, L, S) or None, and an empty tensor."""
         B, L, H, _ = q.shape
-        S, D = v.shape[1], v.shape[3]
+        _, S, _, D = v.shape
         out = torch.empty((B, L, H, D), dtype=q.dtype)
         a = torch.empty((B, H, L, S), dtype=q.dtype) if weights else None
-        problem = _problem(q, k, v, hidden, options)
-        problem.forward(out.data_ptr(), 0 if a is None else a.data_ptr())
+        forward = _plan("forward", q, k, v, hidden, options)
+        forward.run(*map(_address, (q, k, v, hidden, out, a)), 0, 0, 0, 0, 0, options.seed)
         return out, a, _NOTHING
 
     def backward(
@@ -44,45 +44,39 @@ class TensorKernels:
         options: Options,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Gradients by q, k and v."""
-        gradients = tuple(torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
-        d_q, d_k, d_v = gradients
-        extra = 0 if g_weights is None else g_weights.data_ptr()
-        places = (g_out.data_ptr(), extra, d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr())
-        _problem(q, k, v, hidden, options).backward(*places)
+        d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
+        arrays = (g_out, g_weights, d_q, d_k, d_v)
+        backward = _plan("backward", q, k, v, hidden, options)
+        backward.run(*map(_address, (q, k, v, hidden)), 0, 0, *map(_address, arrays), options.seed)
         return d_q, d_k, d_v
 
 
 _NOTHING = torch.empty(0)
 
 
-def _problem(
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _plan(
+    direction: Direction,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     hidden: torch.Tensor | None,
     options: Options,
-) -> Problem:
+) -> Plan:
     B, L, H, E = q.shape
-    S, D = v.shape[1], v.shape[3]
-    mask = ABSENT
-    if hidden is not None:
-        mask = hidden_view(hidden.data_ptr(), tuple(hidden.shape), hidden.stride())
-    return Problem(
-        dtype=dtype_name(q),
-        sizes=(B, L, S, H, E, D),
-        q=_view(q),
-        k=_view(k),
-        v=_view(v),
-        hidden=mask,
-        causal=options.causal,
-        scale=options.scale,
-        dropout=options.dropout,
-        seed=options.seed,
-        threads=torch.get_num_threads(),
+    _, S, _, D = v.shape
+    return plan(
+        direction,
+        dtype_name(q),
+        (B, L, S, H, E, D),
+        (q.stride(), k.stride(), v.stride()),
+        q.itemsize,
+        None if hidden is None else (tuple(hidden.shape), hidden.stride()),
+        options.causal,
+        options.scale,
+        options.dropout,
+        torch.get_num_threads(),
     )
-
-
-def _view(tensor: torch.Tensor) -> View:
-    size = tensor.itemsize
-    b, t, h, e = tensor.stride()
-    return View(tensor.data_ptr(), (b * size, t * size, h * size, e * size))

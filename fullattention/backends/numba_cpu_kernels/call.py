@@ -23,6 +23,7 @@ class Call(NamedTuple):
     d_q: int
     d_k: int
     d_v: int
+    seed: int
     H: int
     L: int
     S: int
@@ -55,7 +56,6 @@ class Call(NamedTuple):
     causal: int
     threshold: int
     """A weight is dropped where its 32 random bits are below this; 0 drops nothing."""
-    seed: int
 
 
 class Factors(NamedTuple):

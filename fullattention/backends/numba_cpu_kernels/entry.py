@@ -26,8 +26,8 @@ class Kernel(NamedTuple):
     run: Callable[..., None]
     """Takes a `Call` and `Factors` as tuples, scratch for numbers and for 64-bit integers, and the
     first and last unit of work."""
-    scratch: Callable[[int, int, int, int, int], int]
-    """Numbers of scratch that it needs for L, S, E, D and the lanes of a register."""
+    scratch: Callable[[int, int, int, int, int, int], int]
+    """Numbers of scratch that it needs: a function of L, S, E, D, lanes and `Call.chunk`."""
 
 
 INTEGERS = 256

@@ -42,9 +42,6 @@ from fullattention.backends.numba_cpu_kernels.vector import (
     store,
 )
 
-ROWS = 16
-"""Most queries that are read, and whose results are written, at a time; even."""
-
 BLOCK = 4
 """Keys, features or columns of a block: 2 rows by 4 running sums stay in registers."""
 
@@ -248,10 +245,10 @@ def scores_of(p, q, k, scores, query, count, width, row, causal, hidden, sign):
         hide(p, scores + row, scores + row + end, hidden + row, -np.inf)
 
 
-def forward_size(L: int, S: int, E: int, D: int, lanes: int) -> int:
+def forward_size(L: int, S: int, E: int, D: int, lanes: int, chunk: int) -> int:
     """Numbers of scratch that `forward` uses."""
     row, columns = -(-S // BLOCK) * BLOCK, -(-D // BLOCK) * BLOCK
-    return lanes * (2 + row * E + S * columns + ROWS * (E + columns + row) + 2 * row)
+    return lanes * (2 + row * E + S * columns + chunk * (E + columns + row) + 2 * row)
 
 
 @inlined
@@ -336,10 +333,10 @@ def forward(call, factors, p, bits, tables, start, stop):
             scatter(p, out, columns, out_at, first * H * D * size, H * D * size, rows, D, kind)
 
 
-def backward_size(L: int, S: int, E: int, D: int, lanes: int) -> int:
+def backward_size(L: int, S: int, E: int, D: int, lanes: int, chunk: int) -> int:
     """Numbers of scratch that `backward` uses."""
     row, width, columns = (-(-n // BLOCK) * BLOCK for n in (S, E, D))
-    return lanes * (2 + 2 * row * (width + columns) + ROWS * (2 * width + columns + row) + 7 * row)
+    return lanes * (2 + 2 * row * (width + columns) + chunk * (2 * width + columns + row) + 7 * row)
 
 
 @inlined

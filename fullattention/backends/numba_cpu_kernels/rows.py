@@ -195,7 +195,7 @@ def row_of_weights(p, at, count, end, query, causal, hidden, hidden_step, sign, 
     return softmax(p, at, at + end, binary)
 
 
-def forward_size(L: int, S: int, E: int, D: int, lanes: int) -> int:
+def forward_size(L: int, S: int, E: int, D: int, lanes: int, chunk: int) -> int:
     """Numbers of scratch that `forward` uses."""
     pair = 2 * lanes
     keys, columns = -(-S // pair) * pair, -(-D // pair) * pair
@@ -268,7 +268,7 @@ def forward(call, factors, p, table, start, stop):
             write_rows(p, out, columns, place, H * D * size, rows, D, kind)
 
 
-def backward_size(L: int, S: int, E: int, D: int, lanes: int) -> int:
+def backward_size(L: int, S: int, E: int, D: int, lanes: int, chunk: int) -> int:
     """Numbers of scratch that `backward` uses."""
     pair = 2 * lanes
     keys, features, columns = (-(-n // pair) * pair for n in (S, E, D))

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,34 +40,33 @@ def _workers() -> ThreadPoolExecutor:
     return _pool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """A call of a kernel, in units that any thread may do."""
+class Work(NamedTuple):
+    """A kernel's work on arrays of one layout, in units that any thread may do."""
 
     kernel: Callable[..., None]
-    call: tuple[int, ...]
     factors: tuple[np.floating[Any], ...]
     dtype: type[np.floating[Any]]
     """What is computed with."""
     scratch: int
     """Numbers that one thread needs."""
     units: int
+    threads: int
 
-    def run(self, threads: int) -> None:
+    def run(self, call: tuple[int, ...]) -> None:
         """Do all of it, and return when it is done.
 
         Raises:
             MemoryError: there is no room for the scratch; the message says how much was asked.
         """
-        threads = min(threads, self.units)
+        threads = min(self.threads, self.units)
         if threads <= 1:
-            self._do(iter(((0, self.units),)))
+            self._do(call, iter(((0, self.units),)))
             return
         step = max(1, self.units // (PARTS * threads))
         parts = iter([(i, min(i + step, self.units)) for i in range(0, self.units, step)])
-        others = [_workers().submit(self._do, parts) for _ in range(threads - 1)]
+        others = [_workers().submit(self._do, call, parts) for _ in range(threads - 1)]
         try:
-            self._do(parts)
+            self._do(call, parts)
         finally:
             # One that has not begun by now has nothing left to do.
             begun = [other for other in others if not other.cancel()]
@@ -77,7 +75,7 @@ class Work:
             if error is not None:
                 raise error
 
-    def _do(self, parts: Iterator[tuple[int, int]]) -> None:
+    def _do(self, call: tuple[int, ...], parts: Iterator[tuple[int, int]]) -> None:
         numbers, integers = np.zeros(self.scratch + 16, self.dtype), np.empty(INTEGERS, np.int64)
         for start, stop in parts:
-            self.kernel(self.call, self.factors, numbers, integers, start, stop)
+            self.kernel(call, self.factors, numbers, integers, start, stop)

@@ -83,7 +83,7 @@ def test_the_next_check_runs_in_a_new_process_until_too_many_were_lost(tmp_path:
 
 
 def test_errors_at_loading_cross_the_process(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="not written yet"):
+    with pytest.raises(UnavailableError, match=r"cupy is not installed|CuPy runs on"):
         check_isolated("cupy-matmul")
     with pytest.raises(LookupError, match="nonsense"):
         check_isolated("nonsense")

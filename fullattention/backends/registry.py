@@ -27,11 +27,11 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
     "numba-cpu": "fullattention.backends.numba_cpu:backend",
     "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
+    "cupy-matmul": "fullattention.backends.cupy_matmul:backend",
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
 
 PLANNED: dict[str, str] = {
-    "cupy-matmul": "not written yet: CuPy backends come in a later version",
     "cupy-fused": "not written yet: CuPy backends come in a later version",
     "numba-cuda": "not written yet: Numba CUDA backends come in a later version",
 }

@@ -95,15 +95,16 @@ def make_options(
         LookupError: there is no such workload.
         ValueError: a shape, a dtype or the number of threads is none.
     """
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads is {threads}: at least 1")
+    cores = usable_cores()
+    if threads is not None and not 1 <= threads <= cores:
+        raise ValueError(f"threads is {threads}: from 1 to {cores}, the cores this process may use")
     asked = list(dict.fromkeys(backends))
     chosen = names() if asked in ([], ["all"]) else asked
     return Options(
         backends=tuple(sorted(chosen, key=lambda name: name != BASELINE)),
         workloads=tuple(_in_dtypes(_chosen(workloads, shapes, full), dtypes)),
         device=device,
-        threads=threads or usable_cores(),
+        threads=threads or cores,
         full=full,
         out=out,
     )

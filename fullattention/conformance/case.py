@@ -218,10 +218,10 @@ def check_case(subject: Subject, case: Case) -> float:
     Raises:
         Failed: it exceeds 1, or NaN and infinities are elsewhere than the oracle's.
     """
-    return judge(case, run(subject, case), expected_of(subject, case))
+    return judge(run(subject, case), expected_of(subject, case))
 
 
-def judge(case: Case, got: Answer, want: Expected) -> float:
+def judge(got: Answer, want: Expected) -> float:
     """The largest error over its bound.
 
     Raises:

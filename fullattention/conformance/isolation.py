@@ -31,6 +31,9 @@ from fullattention.records import Environment, Result
 TIMEOUT = 60.0
 """Seconds a check may take before its candidate counts as hung."""
 
+SLOW = 4
+"""How many times that a check may take that the full level alone has: it may compile code."""
+
 LOADING = 120.0
 """Seconds that loading a candidate may take, if a check may not take longer."""
 
@@ -86,10 +89,11 @@ class IsolatedCandidate:
                 return failure(self.declaration, check, f"could not be loaded again: {error}")
         try:
             self.connection.send(check.id)
-            if self.connection.poll(self.timeout):
+            patience = SLOW * self.timeout if check.full else self.timeout
+            if self.connection.poll(patience):
                 result: Result = self.connection.recv()
                 return result
-            return self._lost(check, f"hung: no answer within {self.timeout:g} s")
+            return self._lost(check, f"hung: no answer within {patience:g} s")
         except (EOFError, OSError):
             self.process.join()
             return self._lost(check, f"took the process down: {_ending(self.process.exitcode)}")

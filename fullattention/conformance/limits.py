@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from fullattention.conformance.case import (
     layer_for,
     run,
 )
-from fullattention.conformance.check import Check, Checks, case_check
+from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
@@ -55,15 +53,8 @@ def checks(dtype: str, primary: bool) -> Checks:
         Sizes(1, 65537, 2, 1, 4, 4),
         Sizes(1, 2, 65537, 1, 4, 4),
     ):
-        one = case_check("L1", base.but(shape=shape))
-        yield dataclasses.replace(one, full=shape not in USUAL)
-    yield Check(
-        requirement="L2",
-        label=f"more memory than there is {base}",
-        dtype=dtype,
-        run=functools.partial(_out_of_memory, case=base),
-        full=True,
-    )
+        yield case_check("L1", base.but(shape=shape), full=shape not in USUAL)
+    yield case_check("L2", base, _out_of_memory, "more memory than there is", full=True)
 
 
 def _out_of_memory(subject: Subject, case: Case) -> float:
@@ -82,7 +73,7 @@ def _out_of_memory(subject: Subject, case: Case) -> float:
             raise Failed(f"out of memory does not say how much was asked: {error!r}") from error
     else:
         raise Failed("a result of 32 TiB was returned")
-    return judge(case, run(subject, case), expected_of(subject, case))
+    return judge(run(subject, case), expected_of(subject, case))
 
 
 @contextlib.contextmanager

@@ -26,6 +26,11 @@ def seconds_range(low: float | None, high: float | None) -> str:
     return f"{digits(low / size)} - {digits(high / size)} {unit}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things, such as "1 check" or "2 checks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def digits(value: float | None) -> str:
     """Three significant digits, in full between 0.001 and 10 000."""
     if value is None or math.isnan(value):

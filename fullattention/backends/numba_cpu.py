@@ -46,8 +46,9 @@ QUERIES = 16
 QUERIES_IN_CACHE = 1024
 """Features and columns, of all queries of a pair together, that a lane has in scratch at a time."""
 
-WIDEST, LONGEST = 128, 128
-"""Features, and keys, up to which the lanes regime is the faster one."""
+LONGEST, KEYS_IN_CACHE = 128, 96 * 128
+"""Keys of a pair, and numbers of all of them with their values, up to which the lanes regime is the
+faster one: it holds those of as many pairs at once as a register has lanes."""
 
 
 Direction = Literal["forward", "backward"]
@@ -97,7 +98,7 @@ def plan(
     lanes = WIDTH // real().itemsize
     work = B * H * L * S * (E + D + WORK_OF_EXP)
     threads = max(1, min(threads, work // WORK_OF_A_THREAD))
-    if S <= LONGEST and max(E, D) <= WIDEST:
+    if S <= LONGEST and S * (E + D) <= KEYS_IN_CACHE:
         kernel = kernels()[f"lanes_{direction}"]
         chunk = max(2, min(QUERIES, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
         units = -(-B * H // lanes)

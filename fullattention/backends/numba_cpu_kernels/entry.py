@@ -34,7 +34,7 @@ INTEGERS = 256
 """Length of the scratch for integers."""
 
 
-def _digest() -> str:
+def digest() -> str:
     """Of all files that the kernels are made of."""
     texts = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
@@ -43,7 +43,7 @@ def _digest() -> str:
 @functools.cache
 def kernels() -> Mapping[str, Kernel]:
     """The kernels; each is compiled, or read from disk, when it is first called."""
-    sources = _digest()
+    sources = digest()
     kernel = functools.partial(numba.njit, nogil=True, cache=True, error_model="numpy")
 
     @kernel

@@ -16,6 +16,7 @@ from fullattention import FullAttention, UnavailableError, load
 from fullattention.conformance.bound import attention_bound, error_over_bound
 
 numba = pytest.importorskip("numba")
+llvm = pytest.importorskip("llvmlite.binding")
 torch = pytest.importorskip("torch")
 
 from fullattention.backends import numba_cpu, numpy_arrays  # noqa: E402 - they need Numba
@@ -31,7 +32,7 @@ REALS = (np.float32, np.float64)
 RNG = np.random.default_rng(11)
 
 
-@numba.njit
+@numba.njit  # type: ignore[untyped-decorator]
 def powers(x: Any, factor: Any, out: Any) -> None:
     p, q = vector.aligned(x), vector.aligned(out)
     for i in range(0, x.size - 64, vector.lanes_at(p)):
@@ -70,16 +71,17 @@ def test_the_exponential_is_exact_where_the_softmax_needs_it(
     real: type[np.floating[Any]],
 ) -> None:
     unsigned = np.uint32 if real is np.float32 else np.uint64
-    odd_nan = np.array(np.nan, real).view(unsigned) | unsigned(1)
+    odd_nan: np.ndarray = np.array([np.nan], real).view(unsigned)
+    odd_nan += unsigned(1)
     x = np.array([0, -0.0, -np.inf, -1e30, np.nan, 0, -3, -11] * 2, real)
-    x[5] = odd_nan.view(real)
+    x[5:6] = odd_nan.view(real)
     got = exp2_of(x, 1.0)
     assert got[:4].tolist() == [1.0, 1.0, 0.0, 0.0]
     assert np.isnan(got[4:6]).all()
     assert got[6:8].tolist() == [0.125, 2.0**-11]
 
 
-@numba.njit
+@numba.njit  # type: ignore[untyped-decorator]
 def bits_of(seed: int, pair: int, row: int, numbers: Any, out: Any) -> None:
     p, q = vector.aligned(numbers), vector.as_bits(vector.aligned(out))
     key = dropout.row_key(seed, pair, row)
@@ -145,6 +147,7 @@ def attended(
     out, weights = numba_cpu.attend(
         q, k, v, hidden=hidden, causal=causal, scale=scale, dropout=dropout, weights=True
     )
+    assert weights is not None
     return out, weights
 
 
@@ -215,7 +218,8 @@ def test_threads_share_the_work_and_change_no_bit(
 
 @pytest.mark.parametrize("units", [1, 2, 7, 64, 1000])
 def test_every_unit_of_work_is_done_once_on_no_more_threads_than_asked(units: int) -> None:
-    done, threads = [], set()
+    done: list[int] = []
+    threads: set[int] = set()
 
     def kernel(call: Any, factors: Any, numbers: Any, integers: Any, start: int, stop: int) -> None:
         done.extend(range(start, stop))
@@ -258,8 +262,9 @@ def test_calls_from_many_threads_at_once_are_right(
     put, take = layer.backend.arrays.put, layer.backend.arrays.take
     cases = [inputs(4, L, L, 3, 4, 4) for L in (5, 17, 40, 200)] * 3
 
-    def call(case: tuple[np.ndarray, ...]) -> np.ndarray:
-        return take(layer(*(put(x, "cpu") for x in case), None)[0])
+    def call(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
+        q, k, v = (put(x, "cpu") for x in case)
+        return take(layer(q, k, v, None)[0])
 
     alone = [call(case) for case in cases]
     with ThreadPoolExecutor(len(cases)) as pool:
@@ -294,19 +299,19 @@ def test_a_forked_process_makes_itself_new_threads(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_compiled_is_looked_up_by_the_cpu_and_by_all_source_files() -> None:
     attended(*inputs(1, 2, 2, 1, 4, 4))
-    kernel = entry.kernels()["lanes_forward"].run
+    kernel: Any = entry.kernels()["lanes_forward"].run
     signature = kernel.signatures[0]
     codegen = kernel.targetctx.codegen()
     key = kernel._cache._index_key(signature, codegen)  # noqa: SLF001 - shown nowhere else
     assert codegen.magic_tuple() in key
-    assert vector.llvm.get_host_cpu_name() in codegen.magic_tuple()
+    assert llvm.get_host_cpu_name() in codegen.magic_tuple()
     assert any("avx" in part or "neon" in part for part in codegen.magic_tuple())
     assert [cell.cell_contents for cell in kernel.py_func.__closure__] == [entry.digest()]
 
 
 def test_the_lanes_regime_uses_the_widest_registers() -> None:
     attended(*inputs(1, 2, 2, 1, 4, 4))
-    kernel = entry.kernels()["lanes_forward"].run
+    kernel: Any = entry.kernels()["lanes_forward"].run
     register = {64: "zmm", 32: "ymm"}.get(vector.WIDTH)
     if register is None:
         pytest.skip("this CPU has neither AVX2 nor AVX-512")

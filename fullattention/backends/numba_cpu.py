@@ -111,12 +111,8 @@ def plan(
         *(H, L, S, E, D),
         *(step * step_size for strides in steps for step in strides),
         *((0,) * 4 if hidden is None else _broadcast(*hidden)),
-        pairs=B * H,
-        chunk=chunk,
-        kind=kind,
-        size=size,
-        causal=int(causal),
-        threshold=min(round(dropout * 2**32), 2**32 - 1),
+        *(B * H, chunk, kind, size),
+        *(int(causal), min(round(dropout * 2**32), 2**32 - 1)),
     )[12:]
     return Plan(
         Work(

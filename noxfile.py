@@ -107,3 +107,21 @@ def bench(session: nox.Session) -> None:
         return
     for device in devices:
         session.run("fullattention", "bench", "--device", device, *session.posargs)
+
+
+@nox.session
+def aa(session: nox.Session) -> None:
+    """Measure how often the benchmarks' own verdicts are right; the table goes into the docs."""
+    install(session, "torch", "suite")
+    document = ("--write", "docs/measuring.md")
+    session.run("python", "tools/aa.py", *document, *session.posargs)
+
+
+@nox.session
+def regret(session: nox.Session) -> None:
+    """Measure the catalogue, choose for each shape by all the others, and write what that costs."""
+    install(session, "suite", *backend_extras())
+    folder = session.create_tmp()
+    store = ("--store", f"{folder}/store")
+    session.run("fullattention", "bench", "--full", "--mode", "forward", *store, *session.posargs)
+    session.run("fullattention", "results", "regret", *store, "--write", "docs/choosing.md")

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +23,13 @@ import numpy as np
 
 from fullattention.backends import UnavailableError, UnsupportedError, load, names
 from fullattention.backends.interface import Array, Backend
-from fullattention.bench.inputs import SEED, Inputs, random_inputs
-from fullattention.bench.spot_check import largest_error
+from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.modes import MODES, Results, applies, make_call
+from fullattention.bench.spot_check import SpotCheck, sample
+from fullattention.bench.work import work
 from fullattention.bench.workloads import Workload, select
 from fullattention.conformance import case as cases
 from fullattention.conformance import layouts
-from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Subject, from_backend
 from fullattention.conformance.suite import check
 from fullattention.layer import Sizes
@@ -53,8 +55,6 @@ WORKLOADS = (
 
 HALF = ("patchtst/*", "tslib/patchtst/*", "crossformer/m4")
 """Timed in float16 and bfloat16 too."""
-
-MODES = ("forward", "weights", "causal", "padding", "training")
 
 CALLS = 20
 """Of one figure."""
@@ -231,7 +231,7 @@ def graph(name: str, _: Path) -> tuple[int, str]:
     replay()
     subject.arrays.synchronize(DEVICE)
     got = cases.answer(subject, second, (out, None))
-    ratio = cases.judge(second, got, cases.expected_of(subject, second))
+    ratio = cases.judge(got, cases.expected_of(subject, second))
     return RIGHT, f"replayed on other inputs: error/bound {ratio:.3g}"
 
 
@@ -299,7 +299,7 @@ def _jobs() -> Iterator[tuple[Workload, str]]:
     halves = [w.in_dtype(dtype) for dtype in ("float16", "bfloat16") for w in select(HALF)]
     for mode in MODES:
         for workload in dict.fromkeys([*chosen, *halves]):
-            if mode != "causal" or workload.shape.L == workload.shape.S:
+            if mode != "host" and applies(mode, workload, DEVICE):
                 yield workload, mode
 
 
@@ -346,69 +346,46 @@ def _timed(
     try:
         if workload.dtype not in subject.precision:
             return record | {"reason": f"it takes {', '.join(subject.precision)}"}
-        inputs = random_inputs(workload, SEED)
-        call = _call(subject, workload, mode, inputs)
-        start = time.perf_counter()
-        result = call()
-        subject.arrays.synchronize(DEVICE)
-        first = time.perf_counter() - start
-        if mode in ("forward", "weights"):
-            given = [subject.arrays.take(result)]
-            random = np.random.default_rng(SEED)
-            error = largest_error(subject, workload, inputs, given, random)
-            if not error <= 1:
-                return record | {"status": "wrong", "reason": f"error/bound {error:.3g}"}
-            record["error_over_bound"] = error
-        device, wall = _device_seconds(subject, call), _wall_seconds(subject, call)
-        floor = _floor(workload, known) if mode == "forward" else None
-        return record | {
-            "status": "timed",
-            "first_call_seconds": first,
-            "device_seconds": device,
-            "wall_seconds": wall,
-            "floor_seconds": floor,
-            "share_of_floor": floor / device if floor and device else None,
-        }
+        with tempfile.TemporaryDirectory() as folder:
+            pool = InputPool(Path(folder) / "inputs", MODES[mode](workload))
+            pool.write(SEED)
+            return record | _figures(subject, pool, known)
     except UnsupportedError as error:
         return record | {"reason": error.reason}
     except Exception as error:  # noqa: BLE001 - the other workloads are still to be timed
         return record | {"reason": f"{type(error).__name__}: {str(error).splitlines()[:1]}"}
 
 
-def _call(subject: Subject, workload: Workload, mode: str, inputs: Inputs) -> Callable[[], Array]:
-    """A call of the layer in a mode; gives V."""
-    training = mode == "training"
-    if training and "gradient" in subject.lacks:
-        raise UnsupportedError(subject.name, "gradient", subject.lacks["gradient"])
-    causal = mode == "causal" or (workload.mask == "causal" and mode != "padding")
-    layer = subject.build(
-        mask_flag=causal or mode == "padding",
-        attention_dropout=0.1 if training else 0.0,
-        output_attention=mode == "weights",
-        masked_rows="nan",
-    )
-    layer.train(training)
-    arrays = [subject.arrays.put(array, subject.device) for array in inputs]
-    mask = None
-    if mode == "padding":
-        B, _, S, *_ = workload.shape
-        lengths = np.random.default_rng(SEED).integers(S // 2 + 1, S + 1, (B, 1, 1, 1))
-        mask = subject.arrays.put(np.arange(S) >= lengths, subject.device)
-    if not training:
-        return lambda: layer(*arrays, mask)[0]
-    vjp = subject.arrays.vjp
-    assert vjp is not None
-    shape = workload.shape
-    gradient = np.ones((shape.B, shape.L, shape.H, shape.D), numpy_dtype(workload.dtype))
-    cotangent = subject.arrays.put(gradient, subject.device)
+def _figures(subject: Subject, pool: InputPool, known: dict[str, float]) -> dict[str, Any]:
+    """What is found of a call, checked before it is timed."""
+    placed = subject.arrays.put(pool.private(), DEVICE)
+    inputs = pool.sets(placed, subject.arrays.strided)[0]
+    call = functools.partial(make_call(subject, pool.workload), inputs)
+    start = time.perf_counter()
+    results = call()
+    subject.arrays.synchronize(DEVICE)
+    first = time.perf_counter() - start
+    error = _error(subject, pool, results)
+    if not error <= 1:
+        return {"status": "wrong", "reason": f"error/bound {error:.3g}"}
+    device, wall = _device_seconds(subject, call), _wall_seconds(subject, call)
+    floor = _floor(pool.workload, known)
+    return {
+        "status": "timed",
+        "error_over_bound": error,
+        "first_call_seconds": first,
+        "device_seconds": device,
+        "wall_seconds": wall,
+        "floor_seconds": floor,
+        "share_of_floor": floor / device if floor and device else None,
+    }
 
-    def forward_and_backward() -> Array:
-        (out, *_), _gradients = vjp(
-            lambda q, k, v: layer(q, k, v, mask)[:1], (*arrays,), (cotangent,)
-        )
-        return out
 
-    return forward_and_backward
+def _error(subject: Subject, pool: InputPool, results: Results) -> float:
+    """The largest error over its bound of a sample of the results."""
+    taken = Results(*(None if one is None else subject.arrays.take(one) for one in results))
+    found = sample(pool.workload, taken, 0)
+    return SpotCheck(pool).error(found, 0, subject.precision[pool.workload.dtype])
 
 
 def _wall_seconds(subject: Subject, call: Callable[[], Any]) -> float:
@@ -449,15 +426,13 @@ def _device_seconds(subject: Subject, call: Callable[[], Any]) -> float | None:
 
 
 def _floor(workload: Workload, known: dict[str, float]) -> float | None:
-    """The least time that the device can take: to move q, k, v and V once, or to multiply."""
+    """The least time that the device can take: to move all arrays once, or to multiply."""
     bandwidth = known.get("copy_bytes_per_second")
     speed = known.get(f"matmul_{workload.dtype}_operations_per_second")
     if not bandwidth or not speed:
         return None
-    B, L, S, H, E, D = workload.shape
-    moved = B * H * (L * E + S * E + S * D + L * D) * numpy_dtype(workload.dtype).itemsize
-    multiplied = 2 * B * H * L * S * (E + D)
-    return max(moved / bandwidth, multiplied / speed)
+    least = work(workload)
+    return max(least.bytes / bandwidth, least.flop / speed)
 
 
 STEPS: dict[str, Callable[[str, Path], tuple[int, str]]] = {

@@ -114,6 +114,9 @@ class Arrays:
     any_true: Callable[[Array], bool]
     """False if no entry of a boolean array is True; may answer True without looking where looking
     would wait for a device."""
+    wrap: Callable[[np.ndarray], Array] | None = None
+    """An array on the CPU over the memory of a contiguous NumPy array; None where the library has
+    no such arrays."""
     device: Callable[[Array], str] = own_device
     """Where an array lies, as `put` takes it."""
     vjp: VectorJacobian | None = None

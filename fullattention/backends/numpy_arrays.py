@@ -73,6 +73,7 @@ ARRAYS = Arrays(
     library="numpy",
     type=np.ndarray,
     put=_put,
+    wrap=np.asarray,
     take=np.array,
     strided=_strided,
     synchronize=_synchronize,

@@ -32,10 +32,13 @@ def seed(value: int) -> None:
 
 
 def _put(array: np.ndarray, device: str) -> torch.Tensor:
-    contiguous = np.array(array, order="C")
+    return _wrap(np.array(array, order="C")).to(device)
+
+
+def _wrap(array: np.ndarray) -> torch.Tensor:
     if str(array.dtype) == "bfloat16":
-        return torch.from_numpy(contiguous.view(np.uint16)).view(torch.bfloat16).to(device)
-    return torch.from_numpy(contiguous).to(device)
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _take(tensor: torch.Tensor) -> np.ndarray:
@@ -96,6 +99,7 @@ ARRAYS = Arrays(
     library="torch",
     type=torch.Tensor,
     put=_put,
+    wrap=_wrap,
     take=_take,
     strided=_strided,
     synchronize=_synchronize,

@@ -6,7 +6,7 @@ import math
 
 from fullattention.conformance import masks
 from fullattention.conformance.case import Case, answer, expected_of, judge, layer_for, put
-from fullattention.conformance.check import Check, Checks, case_check
+from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
 
@@ -25,13 +25,7 @@ def checks(dtype: str, primary: bool) -> Checks:
         yield case_check("S3", base.but(scale=scale, mask="none/B1LS"))
     if not primary:
         return
-    yield Check(
-        requirement="S1",
-        label=f"one layer, other features in turn {base}",
-        dtype=dtype,
-        run=lambda subject: _features_in_turn(subject, base),
-        quick=True,
-    )
+    yield case_check("S1", base, _features_in_turn, "one layer, other features in turn", quick=True)
     for scale in (math.nan, math.inf, -math.inf):
         yield case_check("S4", base.but(scale=scale), quick=True)
     square = Sizes(2, 6, 6, 3, 11, 13)
@@ -54,5 +48,5 @@ def _features_in_turn(subject: Subject, case: Case) -> float:
     for E in (4, 16, 4):
         sized = case.but(shape=case.shape._replace(E=E))
         got = answer(subject, sized, layer(*put(subject, sized), None))
-        worst = max(worst, judge(sized, got, expected_of(subject, sized)))
+        worst = max(worst, judge(got, expected_of(subject, sized)))
     return worst

@@ -23,16 +23,19 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
     session.install("-c", "constraints.txt", *project, *requirements)
 
 
+CPU_EXTRAS = ("torch", "numba")
+
+
 def backend_extras() -> tuple[str, ...]:
     """Return the extras whose backends this machine's driver can run."""
     if not (nvidia_smi := shutil.which("nvidia-smi")):
-        return ("torch",)
+        return CPU_EXTRAS
     status = subprocess.run([nvidia_smi], capture_output=True, text=True, check=False)
     version = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)", status.stdout)
     if status.returncode or not version:
-        return ("torch",)
+        return CPU_EXTRAS
     # The torch of PyPI is built for CUDA 13: it does not install beside cuda12, nor see its GPU.
-    return ("torch", "cuda13") if int(version[1]) >= 13 else ("cuda12",)
+    return (*CPU_EXTRAS, "cuda13") if int(version[1]) >= 13 else ("numba", "cuda12")
 
 
 @nox.session
@@ -47,21 +50,21 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of the package and its tests with mypy."""
-    install(session, "torch", "suite", groups=("test", "types"))
+    install(session, *CPU_EXTRAS, "suite", groups=("test", "types"))
     session.run("mypy", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the suite's own tests on the CPU backends, in two processes."""
-    install(session, "torch", "suite", groups=("test",))
+    install(session, *CPU_EXTRAS, "suite", groups=("test",))
     session.run("python", "-m", "pytest", "-n", "2", *session.posargs, env=HYPOTHESIS)
 
 
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Run the suite's own tests in one process and report the lines and branches they miss."""
-    install(session, "torch", "suite", groups=("test",))
+    install(session, *CPU_EXTRAS, "suite", groups=("test",))
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", *session.posargs, env=HYPOTHESIS)
     session.run("coverage", "combine", "--quiet")
@@ -103,13 +106,14 @@ def ptx(session: nox.Session) -> None:
 FUZZED = (
     *("numpy-reference", "numpy-matmul", "torch-einsum"),
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
+    *("numba-cpu", "numba-cpu-torch"),
 )
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Try a thousand random cases per dtype on the CPU backends, or on those given after --."""
-    install(session, "torch", "suite")
+    install(session, *CPU_EXTRAS, "suite")
     session.run("fullattention", "fuzz", *(session.posargs or FUZZED))
 
 
@@ -137,7 +141,7 @@ def bench(session: nox.Session) -> None:
     """Check and time every backend that this machine can run, on its GPU too, and report."""
     extras = backend_extras()
     install(session, "suite", *extras)
-    devices = ("cpu",) if extras == ("torch",) else ("cpu", "cuda")
+    devices = ("cpu",) if extras == CPU_EXTRAS else ("cpu", "cuda")
     if "--device" in session.posargs:
         session.run("fullattention", "bench", *session.posargs)
         return

@@ -25,6 +25,8 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-flash": "fullattention.backends.torch_sdpa:flash_attention",
     "torch-sdpa-efficient": "fullattention.backends.torch_sdpa:efficient",
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
+    "numba-cpu": "fullattention.backends.numba_cpu:backend",
+    "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
     "cupy-matmul": "fullattention.backends.cupy_matmul:backend",
     "cupy-fused": "fullattention.backends.cupy_fused:backend",
     "cupy-fused-torch": "fullattention.backends.cupy_fused:for_torch",

@@ -9,6 +9,7 @@ import numpy as np
 
 from fullattention.backends.cuda.kernels import FORWARD_STEP
 from fullattention.backends.cuda.passes import FusedKernels, Runtime
+from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.interface import Array, Arrays, Attend, Backend
 from fullattention.backends.precision import (
     DTYPES,
@@ -118,7 +119,7 @@ def _backend(
     return Backend(
         name=name,
         version=version,
-        attend=attend,
+        attend=attributed(name, attend),
         arrays=arrays,
         device=device,
         seed=restart,

@@ -100,7 +100,8 @@ def simulator(session: nox.Session) -> None:
 def ptx(session: nox.Session) -> None:
     """Compile Numba's CUDA kernels for the GPUs in use, by NVIDIA's compilers alone."""
     install(session, "suite", groups=("test", "ptx"))
-    session.run("python", "-m", "pytest", "-n", "2", "tests/numba_ptx.py", *session.posargs)
+    options = ("-n", "2", "--timeout", "600", *session.posargs)
+    session.run("python", "-m", "pytest", *options, "tests/numba_ptx.py")
 
 
 FUZZED = (

@@ -17,6 +17,8 @@ pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: nox insta
 
 from tests.zoo.numba_faults import FAULTS
 
+pytestmark = pytest.mark.timeout(600)  # a loaded machine simulates slowly
+
 
 def simulated(*arguments: str) -> list[dict[str, Any]]:
     """What a process under the simulator reports of each check it tries."""

@@ -24,6 +24,7 @@ from fullattention.backends.numba_cpu_kernels import (  # noqa: E402
     dropout,
     entry,
     exponential,
+    memory,
     vector,
     workers,
 )
@@ -307,6 +308,13 @@ def test_what_is_compiled_is_looked_up_by_the_cpu_and_by_all_source_files() -> N
     assert llvm.get_host_cpu_name() in codegen.magic_tuple()
     assert any("avx" in part or "neon" in part for part in codegen.magic_tuple())
     assert [cell.cell_contents for cell in kernel.py_func.__closure__] == [entry.digest()]
+
+
+def test_functions_that_differ_by_the_stored_dtype_alone_differ_in_name() -> None:
+    """Else a kernel read from disk may be linked with another kernel's function."""
+    for move in ("gather", "scatter", "read", "write"):
+        kinds = [getattr(memory, f"_{move}_{kind}") for kind in ("native", "float16", "bfloat16")]
+        assert len({kind.py_func.__qualname__ for kind in kinds}) == 3
 
 
 def test_the_lanes_regime_uses_the_widest_registers() -> None:

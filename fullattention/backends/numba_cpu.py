@@ -18,7 +18,7 @@ from fullattention.backends import numpy_arrays
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Array, Backend, Shape, dtype_name
 from fullattention.backends.numba_cpu_kernels import memory
-from fullattention.backends.numba_cpu_kernels.call import Call, Factors
+from fullattention.backends.numba_cpu_kernels.call import Factors
 from fullattention.backends.numba_cpu_kernels.entry import kernels
 from fullattention.backends.numba_cpu_kernels.exponential import EXP_ULP
 from fullattention.backends.numba_cpu_kernels.rows import ROWS
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
 
     work: Work
     layout: tuple[int, ...]
-    """The part of a `Call` that follows addresses and seed."""
+    """The fields of a `Call` that follow the addresses and the seed, in its order."""
 
     def run(self, *addresses_and_seed: int) -> None:
         """Run on the arrays that lie at these addresses, in the order of `Call`'s fields."""
@@ -106,14 +106,13 @@ def plan(
         kernel = kernels()[f"rows_{direction}"]
         chunk = _chunk(L, B * H, threads) if direction == "forward" else L
         units = B * H * -(-L // chunk)
-    layout = Call(
-        *(0,) * 12,
+    layout = (
         *(H, L, S, E, D),
         *(step * step_size for strides in steps for step in strides),
         *((0,) * 4 if hidden is None else _broadcast(*hidden)),
         *(B * H, chunk, kind, size),
         *(int(causal), min(round(dropout * 2**32), 2**32 - 1)),
-    )[12:]
+    )
     return Plan(
         Work(
             kernel=kernel.run,
@@ -221,12 +220,12 @@ def for_torch(device: str) -> Backend:
     import torch
 
     from fullattention.backends import torch_arrays, torch_autograd
-    from fullattention.backends.numba_cpu_torch import TensorKernels
+    from fullattention.backends.numba_cpu_torch import attend as attend_tensors
 
     return Backend(
         name="numba-cpu-torch",
         version=f"{torch.__version__}, numba {numba.__version__}",
-        attend=torch_autograd.differentiable(TensorKernels()),
+        attend=attend_tensors,
         arrays=torch_arrays.ARRAYS,
         device=device,
         seed=torch_arrays.seed,

@@ -61,7 +61,7 @@ EXP_ULP = 2.0
 """A figure that the error stays below, in units in the last place; a test measures it."""
 
 
-def exp2(x, factor):
+def exp2(x: Any, factor: Any) -> Any:
     """2^(x * factor) for x * factor <= 0: exactly 1 at 0, exactly 0 below the normal numbers.
 
     -inf gives 0 and NaN gives NaN.

@@ -8,7 +8,7 @@ are transposed in registers.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -31,13 +31,13 @@ from fullattention.backends.numba_cpu_kernels.vector import (
 NATIVE, FLOAT16, BFLOAT16 = 0, 1, 2
 """How numbers are stored: as they are computed with, or in one of the half types."""
 
-Kind = Literal[0, 1, 2]
+_NAMES = ("native", "float16", "bfloat16")
 
 
 class _Stored(NamedTuple):
     """Numbers of one kind in memory; `count` of them are one LLVM value, a vector if above 1."""
 
-    kind: Kind
+    kind: int
     scalar: types.Type
     """What they are computed with."""
 
@@ -148,7 +148,7 @@ class _Moves(NamedTuple):
     write_blocks: Any
 
 
-def _moves(kind: Kind) -> _Moves:
+def _moves(kind: int) -> _Moves:
     @intrinsic
     def read(typingctx, scratch, address):
         def codegen(context, builder, signature, args):
@@ -259,10 +259,20 @@ class _Movers(NamedTuple):
     write_rows: Any
 
 
-def _movers(kind: Kind) -> _Movers:
+def _movers(kind: int) -> _Movers:
+    def named(function: Any) -> Any:
+        """A helper with a name of its own.
+
+        Numba tells functions of one name and signature apart by a number that it counts up, and
+        two processes may have counted differently: a kernel that one of them kept on disk would
+        be linked with the other's function for another kind.
+        """
+        function.__qualname__ = f"{function.__name__}_{_NAMES[kind]}"
+        return helper(function)
+
     read, write, read_vector, write_vector, read_blocks, write_blocks = _moves(kind)
 
-    @helper
+    @named
     def gather(p, at, width, table, offset, row_step, step, rows, count, size, block):
         stay_apart()
         lanes = lanes_at(p)
@@ -279,7 +289,7 @@ def _movers(kind: Kind) -> _Movers:
                 for lane in range(lanes):
                     p[i + j * lanes + lane] = read(p, table[lane] + place + j * step)
 
-    @helper
+    @named
     def scatter(p, at, width, table, offset, row_step, rows, count, size, block):
         stay_apart()
         lanes = lanes_at(p)
@@ -296,7 +306,7 @@ def _movers(kind: Kind) -> _Movers:
                 for lane in range(lanes):
                     write(table[lane] + place + j * size, p[i + j * lanes + lane])
 
-    @helper
+    @named
     def read_rows(p, at, width, address, row_step, step, rows, count, size):
         stay_apart()
         lanes = lanes_at(p)
@@ -309,7 +319,7 @@ def _movers(kind: Kind) -> _Movers:
             for j in range(whole, count):
                 p[i + j] = read(p, place + j * step)
 
-    @helper
+    @named
     def write_rows(p, at, width, address, row_step, rows, count, size):
         stay_apart()
         lanes = lanes_at(p)

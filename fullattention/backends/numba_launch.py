@@ -132,7 +132,8 @@ def forward_plan(
     c = replace(c, logsumexp=logsumexp)
     held = (c.E + c.D) * real_size(c)
     if max(sizes.L, sizes.S) <= tuning.short and held <= REGISTERS:
-        own = 2 if 2 * held <= REGISTERS and sizes.L > 1 else 1
+        # In float64 the exponential alone takes many registers.
+        own = 2 if 2 * held <= REGISTERS and sizes.L > 1 and c.dtype != "float64" else 1
         one = replace(c, queries=own, heads=1)
         if rows_memory(one, 1, sizes.L, sizes.S) <= MOST_SHARED:
             return _rows_plan(one, sizes, tuning)

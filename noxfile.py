@@ -82,6 +82,28 @@ def conformance(session: nox.Session) -> None:
     )
 
 
+@nox.session
+def simulator(session: nox.Session) -> None:
+    """Check Numba's CUDA kernels against the contract in its simulator, by tiles of few keys."""
+    install(session, "torch", "suite", groups=("test",))
+    every, tiles = ("numba-cuda", "--backend", "numba-cuda-torch"), ("tests/zoo/numba_tiles.py",)
+    for backends in (every, (*tiles, "--dtype", "float32")):
+        session.run(
+            *("python", "-m", "pytest", "-n", "2", "--timeout", "900"),
+            *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
+            *("--level", "quick", "--backend", *backends, *session.posargs),
+            env={"NUMBA_ENABLE_CUDASIM": "1"},
+        )
+
+
+@nox.session
+def ptx(session: nox.Session) -> None:
+    """Compile Numba's CUDA kernels for the GPUs in use, by NVIDIA's compilers alone."""
+    install(session, "suite", groups=("test", "ptx"))
+    options = ("-n", "2", "--timeout", "600", *session.posargs)
+    session.run("python", "-m", "pytest", *options, "tests/numba_ptx.py")
+
+
 FUZZED = (
     *("numpy-reference", "numpy-matmul", "torch-einsum"),
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
@@ -94,6 +116,25 @@ def fuzz(session: nox.Session) -> None:
     """Try a thousand random cases per dtype on the CPU backends, or on those given after --."""
     install(session, *CPU_EXTRAS, "suite")
     session.run("fullattention", "fuzz", *(session.posargs or FUZZED))
+
+
+EMULATED = (
+    *("numpy_first_to_last", "numpy_last_to_first"),
+    *("torch_first_to_last", "torch_last_to_first"),
+)
+
+
+@nox.session
+def emulation(session: nox.Session) -> None:
+    """Check our CUDA kernels on a CPU emulation (needs g++), and compile all of them for GPUs."""
+    install(session, "torch", "suite", groups=("test",))
+    for name in EMULATED:
+        session.run(
+            *("python", "-m", "fullattention", "check"),
+            f"tests/emulation/backends.py:{name}",
+            *session.posargs,
+        )
+    session.run("python", "-m", "tests.cuda_settings")
 
 
 @nox.session

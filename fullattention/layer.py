@@ -121,9 +121,9 @@ class Policy:
         repairs = _repairs(arrays, hidden, causal, scale, L, queries)
         native = self.masked_rows == backend.masked_rows
         if hidden is not None and (repairs or not native):
-            rows = hidden.all(-1)[..., None]
+            rows = arrays.all(hidden)
             if arrays.any_true(rows):
-                hidden = hidden & ~rows
+                hidden = arrays.and_not(hidden, rows)
                 repairs.append((rows, math.nan if self.masked_rows == "nan" else 0.0))
         out, a = backend.attend(
             queries,
@@ -136,9 +136,11 @@ class Policy:
             weights=self.output_attention,
         )
         for rows, value in repairs:
-            out = arrays.where(rows.swapaxes(1, 2), value, out)
+            out = arrays.where(arrays.swapaxes(rows, 1, 2), value, out)
             a = None if a is None else arrays.where(rows, value, a)
-        return arrays.contiguous(out[..., :D]), None if a is None else arrays.contiguous(a)
+        if D == 0:
+            out = arrays.zeros((B, L, H, 0), out)
+        return arrays.contiguous(out), None if a is None else arrays.contiguous(a)
 
 
 class FullAttention(Policy):
@@ -253,7 +255,7 @@ def _repairs(
     if hidden is None:
         rows = arrays.put((np.arange(L) < L - 1).reshape(1, 1, L, 1), arrays.device(like))
     else:
-        rows = hidden.any(-1)[..., None]
+        rows = arrays.any(hidden)
     return [(rows, math.nan)]
 
 
@@ -358,7 +360,8 @@ def check_mask(backend: Backend, attn_mask: Any, sizes: Sizes) -> Array:
         raise InvalidInputError(
             f"attn_mask has shape {shape}: it must broadcast to (B, H, L, S) = {target} [M4]"
         )
-    return mask.reshape(padded)
+    reshaped: Array = mask if shape == padded else backend.arrays.reshape(mask, padded)
+    return reshaped
 
 
 def attn_mask_of(holder: Any) -> Any:

@@ -99,3 +99,10 @@ def test_the_table_has_counts_and_shares() -> None:
     assert len({line.count("|") for line in text.splitlines()}) == 1
     whole = section({("as it is", "blocks", 1.02): decisions}, "nox -s aa", ENVIRONMENT)
     assert "`nox -s aa`, 2026-01-01: Some CPU, 4 usable cores, 2 threads" in whole
+
+
+def test_slow_calls_leave_enough_turns_for_the_one_that_is_left_alone() -> None:
+    """The loser is dropped after four blocks; the best goes on to eight."""
+    slow = Turn(0.25, None, 0.25, others=0.0, sample=None, inputs=0)
+    found = list(contests([{"a": slow, "b": slow}] * 20, 2.0))
+    assert [one.verdict for one in found] == ["slower"] * 4

@@ -12,16 +12,18 @@ import pytest
 
 from fullattention.bench.ceilings import Rates
 from fullattention.bench.inputs import SEED, InputPool
-from fullattention.bench.measure import Candidate, Measured, measure
+from fullattention.bench.measure import Candidate, Effort, Measured, measure
 from fullattention.bench.modes import make_call
 from fullattention.bench.spot_check import sample
 from fullattention.bench.worker import OutError, Ready, RefusedError, Turn
 from fullattention.bench.workloads import parse_shape
 from fullattention.conformance.subject import declaration_of
 from fullattention.records import Comparison, Result, Timing
-from tests.bench_fakes import BRIEF, ENVIRONMENT, FakeClock, subject, verdict
+from tests.bench_fakes import ENVIRONMENT, FakeClock, subject, verdict
 
 SMALL = parse_shape("2,5,7,3,4,6")
+
+EFFORT = Effort(contest=1.0, warm_up=0.0)
 
 RATES = Rates(copy={"16384": 1e9, "67108864": 1e9}, matmul=1e9, exp=1e9)
 
@@ -85,7 +87,7 @@ def run(pool: InputPool, rates: Rates | None = None, **workers: PlayedWorker) ->
         pool,
         candidates,
         environment=ENVIRONMENT,
-        effort=BRIEF,
+        effort=EFFORT,
         rates=rates,
         clock=FakeClock(),
     )
@@ -223,7 +225,7 @@ def test_what_is_not_conformant_is_not_called(pool: InputPool) -> None:
     bad = dataclasses.replace(verdict(conformant=False), results=tuple(failed))
     worker = PlayedWorker(pool, 0.001)
     candidate = Candidate(declaration_of(subject()), worker, bad)
-    measured = measure(pool, [candidate], environment=ENVIRONMENT, effort=BRIEF, rates=None)
+    measured = measure(pool, [candidate], environment=ENVIRONMENT, effort=EFFORT, rates=None)
     (timing,) = measured.timings.values()
     assert (timing.status, timing.conformant) == ("not run", False)
     assert timing.reason == "not conformant: C1: a, 2 more"

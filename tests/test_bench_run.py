@@ -273,7 +273,7 @@ def test_two_backends_are_compared_in_the_records(
     (comparison,) = read(tmp_path / "out" / COMPARISONS, Comparison)
     assert [comparison] == measured.comparisons
     assert {comparison.backend, comparison.against} == {"right", "again"}
-    assert comparison.blocks == 8
+    assert comparison.blocks == 4
     assert comparison.shape == workload.shape
 
 

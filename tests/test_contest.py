@@ -88,8 +88,13 @@ def test_what_cannot_be_settled_ends_with_the_budget() -> None:
 
 
 def test_there_are_always_enough_blocks_for_an_interval() -> None:
-    assert len(Simulated({"a": 1.0, "b": 1.0}, noise=0.5).run(budget=0.0).rows) == 8
-    assert len(Simulated({"alone": 1.0}).run(budget=0.0).rows) == 8
+    assert len(Simulated({"a": 1.0, "b": 1.0}, noise=0.5).run(budget=0.0).rows) == 4
+    assert len(Simulated({"alone": 1.0}).run(budget=0.0).rows) == 4
+
+
+def test_what_is_settled_early_still_gets_enough_turns() -> None:
+    assert len(Simulated({"alone": 1.0}).run().rows) == 8
+    assert len(Simulated({"a": 1.0, "b": 2.0}).run().rows) == 8
 
 
 def test_one_that_leaves_stops_nobody_else() -> None:

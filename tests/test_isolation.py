@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -162,3 +164,16 @@ def test_a_function_is_of_torch_if_its_module_has_anything_of_it(
     verdict = check_isolated(f"{path}:attend", only="C1: shape", dtypes=("float32",))
     assert verdict.library == "torch"
     assert verdict.conformant
+
+
+def test_the_process_that_asks_does_not_import_the_candidates_library() -> None:
+    code = f"""
+import sys
+from fullattention.conformance import check_isolated
+if __name__ == "__main__":
+    verdict = check_isolated("torch-sdpa", only={ONLY!r})
+    assert verdict.conformant, verdict
+    assert "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from fullattention import Backend, UnavailableError, load, names
 from fullattention.backends import registry
-from fullattention.backends.registry import BUILT_IN, PLANNED, load_object
+from fullattention.backends.registry import BUILT_IN, load_object
 
 MINIMAL = """
     from fullattention.backends import Backend, numpy_arrays, numpy_matmul, standard
@@ -43,7 +43,7 @@ def write(path: Path, text: str, **words: str) -> str:
 
 
 def test_the_names_are_the_built_in_and_the_planned_ones() -> None:
-    assert set(names()) >= {*BUILT_IN, *PLANNED}
+    assert set(names()) >= {*BUILT_IN}
     assert len(names()) == len(set(names()))
     assert {"numpy-reference", "numpy-matmul", "torch-einsum", "torch-sdpa"} <= set(names())
 
@@ -66,13 +66,6 @@ def loaded(name: str) -> Backend | UnavailableError:
         return load(name)
     except UnavailableError as error:
         return error
-
-
-@pytest.mark.parametrize("name", PLANNED)
-def test_a_planned_name_is_unavailable_with_its_reason(name: str) -> None:
-    with pytest.raises(UnavailableError, match="not written yet") as caught:
-        load(name)
-    assert caught.value.reason == PLANNED[name]
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

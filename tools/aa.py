@@ -121,7 +121,7 @@ def _window(trace: Trace, first: str, second: str, start: int) -> int | None:
     used = 0.0
     for number, block in enumerate(trace[start:], 1):
         used += block[first].wall + block[second].wall
-        if used >= BUDGET and number >= Rules(budget=BUDGET).fewest_blocks:
+        if used >= BUDGET and number >= Rules(budget=BUDGET).enough_blocks:
             return number
     return None
 

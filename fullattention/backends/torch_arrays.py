@@ -81,18 +81,13 @@ def _vjp(
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     leaves = [x if x.requires_grad else x.detach().requires_grad_() for x in inputs]
     results = function(*leaves)
-    pairs = [
-        (result, cotangent)
+    # Cotangents as arguments of grad would make torch import sympy.
+    loss = sum(
+        (result * cotangent).sum()
         for result, cotangent in zip(results, cotangents, strict=True)
         if cotangent is not None
-    ]
-    gradients = torch.autograd.grad(
-        [result for result, _ in pairs],
-        leaves,
-        [cotangent for _, cotangent in pairs],
-        create_graph=True,
     )
-    return results, gradients
+    return results, torch.autograd.grad(loss, leaves, create_graph=True)
 
 
 ARRAYS = Arrays(

@@ -32,10 +32,10 @@ class Rules:
 
     budget: float
     """Seconds after which no block is begun, once there are `fewest_blocks`."""
-    first_look: int = 4
-    """Blocks, before which nothing is looked at; what is far behind shows in so few."""
-    fewest_blocks: int = 8
-    """Before a contest ends: a figure of fewer turns is none."""
+    fewest_blocks: int = 4
+    """Before the first look, and before the budget ends a contest: fewer have no interval."""
+    enough_blocks: int = 8
+    """Before a contest ends because it is settled: a figure of fewer turns is a poor one."""
     growth: float = 1.2
     """From one look to the next, in blocks: each look is one more chance to be wrong."""
 
@@ -90,7 +90,7 @@ def contest(
     blocks = Blocks()
     racing = list(turns)
     end = clock() + rules.budget
-    next_look = rules.first_look
+    next_look = rules.fewest_blocks
     while racing:
         row: dict[str, float] = {}
         for name in order.sample(racing, len(racing)):
@@ -103,8 +103,10 @@ def contest(
         settled = False
         if racing and count >= next_look:
             racing, settled = _look(blocks, racing)
-            next_look = max(rules.fewest_blocks, math.ceil(count * rules.growth))
-        if count >= rules.fewest_blocks and (settled or clock() >= end):
+            next_look = max(rules.enough_blocks, math.ceil(count * rules.growth))
+        if settled and count >= rules.enough_blocks:
+            break
+        if count >= rules.fewest_blocks and clock() >= end:
             break
     return blocks
 

@@ -26,8 +26,8 @@ NEGLIGIBLE = 0.01
 """A smaller difference names no winner, however sure it is: two processes of one backend may differ
 by as much, from where their memory happens to lie."""
 
-TRIMMED = 0.2
-"""Share of the blocks that is left out at either end."""
+TRIMMED, FEW = 0.2, 8
+"""Share of the blocks that is left out at either end, and how many blocks are too few for that."""
 
 RESAMPLES = 1000
 
@@ -96,7 +96,7 @@ def _middle(values: np.ndarray) -> np.ndarray:
 
 
 def _cut(blocks: int) -> int:
-    return int(TRIMMED * blocks)
+    return int(TRIMMED * blocks) if blocks >= FEW else 0
 
 
 @functools.lru_cache(maxsize=256)

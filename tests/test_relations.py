@@ -35,6 +35,8 @@ BACKENDS = (
     "torch-einsum",
     "torch-sdpa-math",
     "torch-sdpa-flash",
+    "numba-cpu",
+    "numba-cpu-torch",
 )
 
 ZOO = {specimen.name: specimen.candidate for specimen in (*FAULTY_BACKENDS, *FAULTY_LAYERS)}

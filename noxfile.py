@@ -72,6 +72,13 @@ def coverage(session: nox.Session) -> None:
 
 
 @nox.session
+def mutation(session: nox.Session) -> None:
+    """Judge the suite: planted faults and mutants must be convicted, valid variants cleared."""
+    install(session, "torch", "suite", groups=("test",))
+    session.run("python", "-m", "tests.mutation", *session.posargs)
+
+
+@nox.session
 def conformance(session: nox.Session) -> None:
     """Check every backend that this machine can run against the contract."""
     install(session, "suite", *backend_extras(), groups=("test",))

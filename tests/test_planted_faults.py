@@ -11,26 +11,23 @@ import pytest
 
 from fullattention.backends import Backend, UnsupportedError, standard
 from fullattention.backends.precision import DTYPES
-from fullattention.backends.torch_einsum import leaks
 from fullattention.conformance import check
 from fullattention.conformance.catalogue import catalogue
-from fullattention.conformance.check import Check
 from fullattention.conformance.contract import SECTION_OF
 from fullattention.conformance.ledger import is_conformant
-from fullattention.conformance.subject import Subject, load_subject
+from fullattention.conformance.subject import load_subject
 from fullattention.conformance.trial import run_check
-from fullattention.records import Level, Result, Verdict
+from fullattention.records import Result, Verdict
 from tests.zoo.attending import Call, Plain, right
 from tests.zoo.faulty.backends import FAULTY_BACKENDS
 from tests.zoo.faulty.layers import FAULTY_LAYERS
 from tests.zoo.faulty.mask import plus_minus_infinity
+from tests.zoo.judging import checks_of, first_failure, torchs_own
 from tests.zoo.layers import NumpyLayer
 from tests.zoo.specimen import Specimen, backend
 from tests.zoo.valid import VALID
 
 FAULTY = (*FAULTY_BACKENDS, *FAULTY_LAYERS)
-
-SECTIONS = ("core", "scale", "mask", "numerics", "weights", "dropout")
 
 MISSED_BY_QUICK = {
     "features-over-256",
@@ -46,26 +43,12 @@ MISSED_BY_QUICK = {
 """What only `standard` finds: a size or a mode that would make `quick` slow."""
 
 
-def checks_of(level: Level, dtypes: tuple[str, ...] = DTYPES) -> list[Check]:
-    return [one for one in catalogue(dtypes, level) if one.section in SECTIONS]
-
-
 @pytest.mark.parametrize("specimen", FAULTY, ids=str)
 def test_standard_finds_the_fault_and_names_the_rule(specimen: Specimen) -> None:
     subject = load_subject(specimen.candidate)
     found = first_failure(subject, specimen.violates)
     assert found is not None, specimen.reason
     assert found.detail
-
-
-def first_failure(subject: Subject, requirements: tuple[str, ...]) -> Result | None:
-    """One failed check is enough to be nonconformant."""
-    for one in checks_of("standard", tuple(d for d in DTYPES if d in subject.precision)):
-        if one.requirement in requirements:
-            result = run_check(subject, one)
-            if result.status == "failed":
-                return result
-    return None
 
 
 def test_quick_misses_only_what_is_listed() -> None:
@@ -97,17 +80,6 @@ def test_standard_accepts_all_that_is_right() -> None:
     assert all(
         is_conformant([result for result in found if not torchs_own(name, result)])
         for name, found in results.items()
-    )
-
-
-def torchs_own(name: str, result: Result) -> bool:
-    """Whether it is torch that misplaces a NaN: its bfloat16 product does on CPUs with AMX."""
-    return (
-        name == "UpstreamLayer"
-        and result.dtype == "bfloat16"
-        and result.requirement in ("M6", "N4")
-        and "got nan" in result.detail
-        and leaks()
     )
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array
+from fullattention.backends.precision import DTYPES
 from fullattention.conformance import addresses, layouts, masks
 from fullattention.conformance.bound import Expected, attention_bound
 from fullattention.conformance.case import (
@@ -99,6 +101,10 @@ def _form(base: Case) -> Checks:
         case = case.but(weights=True)
         yield case_check("C2", case, quick=True)
         yield case_check("C2", case, _same_without_weights, "same V with and without weights")
+    causal = base.but(shape=Sizes(2, 6, 6, 3, 8, 8), mask=masks.CAUSAL)
+    yield case_check(
+        "C2", causal, _by_default, "constructor's defaults", quick=True, needs="arguments"
+    )
     for name, value in (("factor", 1), ("tau", 7.5), ("delta", 7.5)):
         yield case_check(
             "C7",
@@ -123,6 +129,15 @@ def _same_without_weights(subject: Subject, case: Case) -> float:
     return max(
         judge(got, want),
         compare("V without weights", "blhd", without, got.out.astype(np.float64), want.out_bound),
+    )
+
+
+def _by_default(subject: Subject, case: Case) -> float:
+    """Without arguments the layer is causal, scales by 1 / sqrt(E) and returns no weights."""
+    layer = subject.build(masked_rows=case.masked_rows)
+    layer.eval()
+    return judge(
+        answer(subject, case, layer(*put(subject, case), None)), expected_of(subject, case)
     )
 
 
@@ -271,6 +286,8 @@ def _empty(base: Case) -> Checks:
         shape = DISTINCT._replace(**{axis: 0})
         yield case_check("C6", base.but(shape=shape), _empty_result, "empty", quick=True)
         yield case_check("C6", base.but(shape=shape, weights=True), _empty_result, "empty")
+    no_columns = base.but(shape=DISTINCT._replace(D=0), weights=True)
+    yield case_check("C6", no_columns, quick=True)
     no_time = base.but(shape=DISTINCT._replace(L=0, S=0), mask=masks.CAUSAL)
     yield case_check("C6", no_time, _empty_result, "empty", needs="causal")
     every = Sizes(0, 0, 0, 0, 3, 0)
@@ -349,6 +366,10 @@ def _refusals(base: Case) -> Checks:
     broadcast = {
         "k has one key, v several": (q, (B, 1, H, E), v),
         "v has one key, k several": (q, k, (B, 1, H, D)),
+        "k has batch 1": (q, (1, S, H, E), v),
+        "v has batch 1": (q, k, (1, S, H, D)),
+        "k has one head": (q, (B, S, 1, E), v),
+        "v has one head": (q, k, (B, S, 1, D)),
         "k and v have batch 1": (q, (1, S, H, E), (1, S, H, D)),
         "k and v have one head": (q, (B, S, 1, E), (B, S, 1, D)),
     }
@@ -362,6 +383,11 @@ def _refusals(base: Case) -> Checks:
         "complex": ("complex64", "complex64", "complex64"),
     }.items():
         yield _refusal(base, label, (q, k, v), dtypes=dtypes, quick=True)
+    plain = base.but(shape=Sizes(2, 16, 16, 2, 16, 16))
+    yield case_check("C8", plain, _plain_answered, "plain call is answered", quick=True)
+    yield case_check(
+        "C8", base, _lacking_refused, "what is lacking is refused", quick=True, needs="arguments"
+    )
 
 
 def _refusal(
@@ -382,6 +408,36 @@ def _refusal(
         refuses(lambda: layer_for(subject, case)(*arrays, None))
 
     return case_check("C8", base, trial, label, quick=quick, needs=needs)
+
+
+def _lacking_refused(subject: Subject, case: Case) -> None:
+    """Require that a call is refused, not answered in another way, if it needs what is lacking."""
+    square = case.but(shape=Sizes(2, 6, 6, 3, 8, 8))
+    asked = {
+        "mask": square.but(mask="random/LS"),
+        "causal": square.but(mask=masks.CAUSAL),
+        "weights": square.but(weights=True),
+        "dropout": square,
+    }
+    asked |= {name: square.but(dtype=name) for name in DTYPES if name not in subject.precision}
+    for need, one in asked.items():
+        if need in subject.lacks or need in DTYPES:
+            try:
+                run(subject, one, dropout=0.5 * (need == "dropout"), training=True)
+            except Failed:
+                raise
+            except Exception:  # noqa: BLE001 - how a refusal reads is for other checks
+                continue
+            raise Failed(f"lacks {need!r}, and answered a call that needs it")
+
+
+def _plain_answered(subject: Subject, case: Case) -> float:
+    """Require an answer where no lack is an excuse: no mask, scale, weights or dropout."""
+    try:
+        got = run(subject, case)
+    except UnsupportedError as error:
+        raise Failed(f"refused a call that does not need {error.capability!r}") from error
+    return judge(got, expected_of(subject, case))
 
 
 # Repetition: determinism, neighbours, state, threads.

@@ -48,6 +48,8 @@ def checks(dtype: str, primary: bool) -> Checks:
     base = Case(dtype=dtype, shape=SHAPE, data="uniform")
     told = functools.partial(case_check, quick=True, needs="arguments")
     drops = functools.partial(case_check, quick=True, needs="dropout")
+    # The first of all: no other check has given a seed yet.
+    yield told("P2", base, _by_default, "p=0.1 by default, never seeded", needs="dropout arguments")
     yield told("P1", base, eval_is_identity, "p=0.5 in eval")
     yield drops("P2", base, functools.partial(statistics, p=0.5), "p=0.5")
     if not primary:
@@ -65,6 +67,13 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield drops("P3", base, _one_seed_twice, "one seed twice", needs="dropout seed")
     yield drops("P3", base, two_calls, "two calls")
     yield drops("P2", base.but(weights=True), _weights_after, "weights are those after dropout")
+
+
+def _by_default(subject: Subject, case: Case) -> None:
+    """A new layer is in training, and drops one weight in ten."""
+    layer = subject.build(mask_flag=False, masked_rows=case.masked_rows)
+    kept = _dropped_by(layer, subject, case) != 0
+    _require_rate(kept, np.ones_like(kept), 0.9)
 
 
 def eval_is_identity(subject: Subject, case: Case) -> float:

@@ -28,6 +28,7 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield case_check("S1", base, _features_in_turn, "one layer, other features in turn", quick=True)
     for scale in (math.nan, math.inf, -math.inf):
         yield case_check("S4", base.but(scale=scale), quick=True)
+    yield case_check("S4", base.but(scale=math.nan, shape=Sizes(3, 7, 5, 4, 11, 13)), quick=True)
     square = Sizes(2, 6, 6, 3, 11, 13)
     yield case_check("S3", base.but(scale=-0.3, mask="tail/S"), quick=True)
     yield case_check("S3", base.but(scale=-0.3, mask="padding/B1LS"), quick=True)
@@ -36,7 +37,7 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield case_check("S3", base.but(scale=-0.3, mask="padding/B1LS", weights=True))
     for rows in ("nan", "zero"):  # the profile decides fully hidden rows whatever the scale is
         hidden = base.but(mask="rows/B1LS", masked_rows=rows)
-        yield case_check("S3", hidden.but(scale=-0.3), needs=f"masked_rows={rows}")
+        yield case_check("S3", hidden.but(scale=-0.3), quick=True, needs=f"masked_rows={rows}")
         yield case_check("S4", hidden.but(scale=math.inf), needs=f"masked_rows={rows}")
     yield case_check("S4", base.but(scale=0.3, mask="random/B1LS"), quick=True)
 

@@ -119,15 +119,28 @@ def other_random(a: Array, p: float) -> Array:
 
 
 def strided_result(call: Call) -> Result:
-    """V as a view with gaps: the layer makes it contiguous."""
+    """Views with gaps: the layer makes them contiguous."""
     out, a = right(call)
-    wide = np.full((*out.shape[:-1], 2 * out.shape[-1]), np.nan, np.float32).astype(out.dtype)
-    wide[..., ::2] = out
-    return wide[..., ::2], a
+    return with_gaps(out), None if a is None else with_gaps(a)
 
 
-def never_empty(call: Call) -> Result:
-    """Relies on every row having a key to see, as it declares."""
+def with_gaps(x: Array) -> Array:
+    wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), np.nan, np.float32).astype(x.dtype)
+    wide[..., ::2] = x
+    return wide[..., ::2]
+
+
+def by_the_letter(call: Call) -> Result:
+    """Relies on all that the interface promises, and on never being sent a hidden row."""
+    (B, L, H, E), (_, S, _, D) = call.q.shape, call.v.shape
+    assert min(B, L, S, H, E, D) > 0
+    assert call.k.shape == (B, S, H, E)
+    assert call.v.shape == (B, S, H, D)
+    assert call.hidden is None or (call.hidden.ndim == 4 and call.hidden.dtype == bool)
+    assert not call.causal or (L == S and call.hidden is None)
+    assert math.isfinite(call.scale)
+    assert call.scale != 0
+    assert 0 <= call.dropout <= 1
     hidden = hidden_keys(call)
     assert hidden is None or not hidden.all(-1).any()
     return right(call)
@@ -211,7 +224,7 @@ VALID_BACKENDS = (
         lambda c: (right(c)[0], None),
         lacks={"weights": "fused"},
     ),
-    valid("form", "strided-result", "V comes with gaps", strided_result),
+    valid("form", "strided-result", "V and the weights come with gaps", strided_result),
     valid(
         "form",
         "rows-zero",
@@ -222,9 +235,9 @@ VALID_BACKENDS = (
     ),
     valid(
         "form",
-        "rows-unsent",
-        "never sent a fully hidden row, as it declares",
-        never_empty,
+        "by-the-letter",
+        "takes the interface at its word, and is never sent a fully hidden row, as it declares",
+        by_the_letter,
         masked_rows=None,
     ),
     valid(

@@ -197,6 +197,12 @@ class CausalMaskKept(NumpyLayer):
         return self.kept
 
 
+@fault("mask", "nothing is hidden unless mask_flag is given", "C2")
+class FlagOffByDefault(NumpyLayer):
+    def __init__(self, mask_flag: bool = False, **named: Any) -> None:
+        super().__init__(mask_flag, **named)
+
+
 # Scale.
 
 
@@ -287,6 +293,21 @@ class TrainDoesNothing(NumpyLayer):
     def train(self, mode: bool = True) -> NumpyLayer:
         self.training = self.training and mode
         return self
+
+
+@fault("dropout", "a new layer is in eval mode", "P2")
+class EvalByDefault(NumpyLayer):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.training = False
+
+
+@fault("dropout", "by default nothing is dropped", "P2")
+class NoDropoutByDefault(NumpyLayer):
+    def __init__(
+        self, mask_flag: bool = True, attention_dropout: float = 0.0, **named: Any
+    ) -> None:
+        super().__init__(mask_flag, attention_dropout=attention_dropout, **named)
 
 
 @fault("dropout", "any p is accepted", "P1")

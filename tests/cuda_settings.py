@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from fullattention.backends.cuda.kernels import KERNELS, STANDARD, Setting, source
-from fullattention.backends.cuda.launch import Limits, Sizes, forward_kernel, plan
+from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, Setting, source
+from fullattention.backends.cupy_kernels.launch import Limits, Sizes, forward_kernel, plan
 from fullattention.bench.workloads import CATALOGUE
 from tests.nvrtc import Usage, compile_for
 

@@ -19,7 +19,7 @@ from numba import cuda
 from numba.cuda import dispatcher
 
 from fullattention.backends.numba_cuda import DTYPES
-from fullattention.backends.numba_kernels import (
+from fullattention.backends.numba_cuda_kernels.kernels import (
     CAUSAL,
     CHUNK,
     MASKED,
@@ -30,7 +30,7 @@ from fullattention.backends.numba_kernels import (
     rows,
     tiles,
 )
-from fullattention.backends.numba_launch import (
+from fullattention.backends.numba_cuda_kernels.launch import (
     DEVICE,
     MOST_SHARED,
     Plan,

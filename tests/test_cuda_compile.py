@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fullattention.backends.cuda.kernels import KERNELS, STANDARD, source
+from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, source
 from tests.cuda_settings import ARCHITECTURES, setting_of, usage
 from tests.nvrtc import WHEEL, compile_for
 
@@ -69,7 +69,7 @@ def test_a_faulty_source_is_refused_by_line() -> None:
 
 def test_the_source_is_part_of_the_package() -> None:
     """Beside its module, wherever that is installed."""
-    spec = importlib.util.find_spec("fullattention.backends.cuda")
+    spec = importlib.util.find_spec("fullattention.backends.cupy_kernels")
     assert spec is not None
     assert spec.origin is not None
     assert {path.name for path in Path(spec.origin).parent.glob("*.cuh")} == {

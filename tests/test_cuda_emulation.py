@@ -10,7 +10,7 @@ import pytest
 
 from fullattention import FullAttention, UnsupportedError
 from fullattention.backends import numpy_arrays
-from fullattention.backends.cuda import fused
+from fullattention.backends.cupy_kernels import fused
 from fullattention.conformance import check
 from fullattention.records import Verdict
 from tests.emulation import backends

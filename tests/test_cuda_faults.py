@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fullattention.backends.cuda.kernels import KERNELS, source
+from fullattention.backends.cupy_kernels.kernels import KERNELS, source
 from fullattention.conformance.catalogue import selected
 from fullattention.conformance.subject import load_subject
 from fullattention.conformance.trial import run_check

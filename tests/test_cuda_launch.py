@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from fullattention.backends.cuda.kernels import CALL, KERNELS, LARGEST_WIDTH, THREADS
-from fullattention.backends.cuda.launch import (
+from fullattention.backends.cupy_kernels.kernels import CALL, KERNELS, LARGEST_WIDTH, THREADS
+from fullattention.backends.cupy_kernels.launch import (
     LARGEST_GRID,
     WARP,
     Launch,

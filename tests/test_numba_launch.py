@@ -10,14 +10,14 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: nox installs it")
 
 from fullattention.backends.numba_cuda import DTYPES
-from fullattention.backends.numba_kernels import (
+from fullattention.backends.numba_cuda_kernels.kernels import (
     Constants,
     key_gradients,
     query_gradients,
     rows,
     tiles,
 )
-from fullattention.backends.numba_launch import (
+from fullattention.backends.numba_cuda_kernels.launch import (
     DEVICE,
     MOST_BLOCKS,
     SIMULATOR,

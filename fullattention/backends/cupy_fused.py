@@ -9,10 +9,10 @@ import cupy
 import numpy as np
 
 from fullattention.backends import cupy_arrays
-from fullattention.backends.cuda import fused
-from fullattention.backends.cuda.kernels import KERNELS, STANDARD, Setting, source
-from fullattention.backends.cuda.launch import USUAL_SHARED, Launch, Limits
-from fullattention.backends.cuda.passes import View
+from fullattention.backends.cupy_kernels import fused
+from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, Setting, source
+from fullattention.backends.cupy_kernels.launch import USUAL_SHARED, Launch, Limits
+from fullattention.backends.cupy_kernels.passes import View
 from fullattention.backends.interface import Array, Backend, Shape, dtype_name
 
 if TYPE_CHECKING:

@@ -156,7 +156,7 @@ def source() -> str:
     """The softmax kernel in CUDA C++."""
     return (
         importlib.resources.files("fullattention.backends")
-        .joinpath("masked_softmax.cu")
+        .joinpath("cupy_kernels", "masked_softmax.cu")
         .read_text(encoding="utf-8")
     )
 

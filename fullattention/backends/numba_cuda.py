@@ -10,9 +10,12 @@ import importlib.metadata
 import importlib.util
 from dataclasses import replace
 
+from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard
+
+NAME, TORCH_NAME = "numba-cuda", "numba-cuda-torch"
 
 DTYPES = ("float64", "float32", "float16")
 
@@ -60,16 +63,17 @@ def require_device(backend: str, device: str) -> str:
 
 def backend(device: str) -> Backend:
     """The kernels on Numba device arrays."""
-    version = require_device("numba-cuda", device)
-    from fullattention.backends import numba_arrays, numba_passes
+    version = require_device(NAME, device)
+    from fullattention.backends import numba_cuda_arrays
+    from fullattention.backends.numba_cuda_kernels import passes
 
     return Backend(
-        name="numba-cuda",
+        name=NAME,
         version=version,
-        attend=numba_passes.attend,
-        arrays=numba_arrays.ARRAYS,
+        attend=attributed(NAME, passes.attend),
+        arrays=numba_cuda_arrays.ARRAYS,
         device=device,
-        seed=numba_passes.seed,
+        seed=passes.seed,
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
@@ -82,14 +86,15 @@ def backend(device: str) -> Backend:
 
 def for_torch(device: str) -> Backend:
     """The kernels on torch tensors, on torch's current stream."""
-    version = require_device("numba-cuda-torch", device)
-    from fullattention.backends import numba_passes, torch_arrays, torch_autograd
+    version = require_device(TORCH_NAME, device)
+    from fullattention.backends import torch_arrays, torch_autograd
+    from fullattention.backends.numba_cuda_kernels import passes
 
-    torch_arrays.require_device("numba-cuda-torch", device)
+    torch_arrays.require_device(TORCH_NAME, device)
     return Backend(
-        name="numba-cuda-torch",
+        name=TORCH_NAME,
         version=version,
-        attend=torch_autograd.differentiable(numba_passes.TorchKernels()),
+        attend=attributed(TORCH_NAME, torch_autograd.differentiable(passes.TorchKernels())),
         arrays=torch_arrays.ARRAYS,
         device=device,
         seed=torch_arrays.seed,

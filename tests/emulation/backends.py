@@ -7,7 +7,7 @@ Each is a function of a device, as the registry takes it:
 from __future__ import annotations
 
 from fullattention.backends import Backend, numpy_arrays
-from fullattention.backends.cuda import fused
+from fullattention.backends.cupy_kernels import fused
 from tests.emulation.emulator import Emulator
 
 

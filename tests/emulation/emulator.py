@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fullattention.backends.cuda.kernels import KERNELS, STANDARD, Setting, source
-from fullattention.backends.cuda.launch import Launch, Limits, check
-from fullattention.backends.cuda.passes import View
+from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, Setting, source
+from fullattention.backends.cupy_kernels.launch import Launch, Limits, check
+from fullattention.backends.cupy_kernels.passes import View
 from fullattention.backends.interface import dtype_name
 
 HERE = Path(__file__).parent

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numba import cuda, float64
 
-from fullattention.backends import Backend, numba_arrays, numba_cuda, numba_passes
+from fullattention.backends import Backend, numba_cuda, numba_cuda_arrays
+from fullattention.backends.numba_cuda_kernels import passes
 
 FAULTS = {
     "no-barrier-after-loading": "C5",
@@ -90,8 +91,8 @@ def kernel_with(fault: str) -> Any:
 
 
 def attend(q: Any, k: Any, v: Any, *, fault: str, hidden: Any, scale: float, **_: Any) -> Any:
-    out = numba_arrays.empty((*q.shape[:3], v.shape[3]), q.dtype, "cpu")
-    mask = numba_passes.nothing("cpu") if hidden is None else hidden
+    out = numba_cuda_arrays.empty((*q.shape[:3], v.shape[3]), q.dtype, "cpu")
+    mask = passes.nothing("cpu") if hidden is None else hidden
     steps = tuple(int(n > 1) for n in mask.shape)
     with np.errstate(all="ignore"):
         kernel_with(fault)[BLOCKS, THREADS](q, k, v, mask, out, scale, steps)
@@ -103,7 +104,7 @@ def backend(fault: str) -> Backend:
     return Backend(
         name=f"numba-{fault or 'right'}",
         attend=functools.partial(attend, fault=fault),
-        arrays=numba_arrays.ARRAYS,
+        arrays=numba_cuda_arrays.ARRAYS,
         precision={"float64": numba_cuda.precision("float64")},
         lacks=dict.fromkeys(
             ("causal", "weights", "dropout", "gradient", "double_backward"), "it is a specimen"

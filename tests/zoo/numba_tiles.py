@@ -10,8 +10,8 @@ from fullattention.backends import Backend, numba_cuda
 
 def backend(device: str) -> Backend:
     made = numba_cuda.backend(device)
-    from fullattention.backends import numba_launch, numba_passes
+    from fullattention.backends.numba_cuda_kernels import launch, passes
 
-    tuning = replace(numba_launch.TUNING, short=0)
-    attend = functools.partial(numba_passes.attend, tuning=tuning)
+    tuning = replace(launch.TUNING, short=0)
+    attend = functools.partial(passes.attend, tuning=tuning)
     return replace(made, name="numba-cuda-tiles", attend=attend)

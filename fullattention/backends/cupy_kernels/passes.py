@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fullattention.backends.cuda.kernels import ARRAYS, ELEMENTS, ROWS, Setting, packed
-from fullattention.backends.cuda.launch import (
+from fullattention.backends.cupy_kernels.kernels import ARRAYS, ELEMENTS, ROWS, Setting, packed
+from fullattention.backends.cupy_kernels.launch import (
     Launch,
     LimitError,
     Limits,

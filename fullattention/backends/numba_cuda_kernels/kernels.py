@@ -16,7 +16,7 @@ import numpy as np
 from numba import cuda
 from numba.core import types
 
-from fullattention.backends.numba_simulator import SIMULATED
+from fullattention.backends.numba_cuda_kernels.simulator import SIMULATED
 
 Kernel = Callable[..., None]
 

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fullattention.backends.cuda.kernels import (
+from fullattention.backends.cupy_kernels.kernels import (
     BACKWARD_STEP,
     ELEMENTS,
     FORWARD_STEP,

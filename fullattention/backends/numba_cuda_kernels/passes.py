@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
-from fullattention.backends import numba_arrays
+from fullattention.backends import numba_cuda_arrays
 from fullattention.backends.interface import Array, Shape, dtype_name
-from fullattention.backends.numba_kernels import (
+from fullattention.backends.numba_cuda_kernels.kernels import (
     Constants,
     key_gradients,
     query_gradients,
 )
-from fullattention.backends.numba_launch import (
+from fullattention.backends.numba_cuda_kernels.launch import (
     TUNING,
     Sizes,
     Tuning,
@@ -26,7 +26,7 @@ from fullattention.backends.numba_launch import (
     mask_kind,
     tiles_plan,
 )
-from fullattention.backends.numba_simulator import SIMULATED
+from fullattention.backends.numba_cuda_kernels.simulator import SIMULATED
 from fullattention.backends.precision import accumulator
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def forward(
     a = library.empty((B, H, L, S), c.dtype, q) if weights else None
     level = library.empty((B, H, L, 1), accumulator(c.dtype), q) if logsumexp else None
     device = library.device(q)
-    with numba_arrays.on_device(device):
+    with numba_cuda_arrays.on_device(device):
         seen = library.seen
         mask = nothing(device) if hidden is None else seen(hidden)
         result = seen(out)  # also stands where nothing else is wanted: it is not written to twice
@@ -136,7 +136,7 @@ def backward(
     g_v = library.empty((B, S, H, D), c.dtype, q)
     rowsum = library.empty((B, H, L, 1), accumulator(c.dtype), q)
     device = library.device(q)
-    with numba_arrays.on_device(device):
+    with numba_cuda_arrays.on_device(device):
         seen = library.seen
         mask = nothing(device) if hidden is None else seen(hidden)
         grad = seen(g_out)
@@ -179,7 +179,7 @@ def _constants(
 @functools.cache
 def nothing(device: str) -> Array:
     """What stands for a mask where there is none."""
-    return numba_arrays.ARRAYS.put(np.zeros((1, 1, 1, 1), bool), device)
+    return numba_cuda_arrays.ARRAYS.put(np.zeros((1, 1, 1, 1), bool), device)
 
 
 # Numba device arrays.
@@ -190,7 +190,7 @@ def _itself(array: Array) -> Array:
 
 
 def _empty(shape: Shape, dtype: str, like: Array) -> Array:
-    return numba_arrays.empty(shape, dtype, numba_arrays.device_of(like))
+    return numba_cuda_arrays.empty(shape, dtype, numba_cuda_arrays.device_of(like))
 
 
 def _stream(array: Array) -> Any:
@@ -201,7 +201,7 @@ def _stream(array: Array) -> Any:
     return array.stream
 
 
-NUMBA = Library(empty=_empty, seen=_itself, device=numba_arrays.device_of, stream=_stream)
+NUMBA = Library(empty=_empty, seen=_itself, device=numba_cuda_arrays.device_of, stream=_stream)
 
 
 def attend(
@@ -243,7 +243,7 @@ def _torch_empty(shape: Shape, dtype: str, like: torch.Tensor) -> torch.Tensor:
 
 def _torch_seen(tensor: torch.Tensor) -> Array:
     if SIMULATED:
-        return numba_arrays.TYPE(tensor.detach().numpy())
+        return numba_cuda_arrays.TYPE(tensor.detach().numpy())
     return cuda.as_cuda_array(tensor.detach(), sync=False)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fullattention.backends.cuda.kernels import FORWARD_STEP
-from fullattention.backends.cuda.passes import FusedKernels, Runtime
 from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cupy_kernels.kernels import FORWARD_STEP
+from fullattention.backends.cupy_kernels.passes import FusedKernels, Runtime
 from fullattention.backends.interface import Array, Arrays, Attend, Backend
 from fullattention.backends.precision import (
     DTYPES,

@@ -12,7 +12,7 @@ from numba import cuda
 from numba.core import types
 
 from fullattention.backends.interface import Array
-from fullattention.backends.numba_kernels import (
+from fullattention.backends.numba_cuda_kernels.kernels import (
     CAUSAL,
     CHUNK,
     LOW,
@@ -27,7 +27,7 @@ from fullattention.backends.numba_kernels import (
     rows_layout,
     tiles,
 )
-from fullattention.backends.numba_simulator import SIMULATED, simulating
+from fullattention.backends.numba_cuda_kernels.simulator import SIMULATED, simulating
 
 MOST_THREADS = 1024
 MOST_BLOCKS = (2**31 - 1, 65_535, 65_535)

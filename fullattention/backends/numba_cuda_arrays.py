@@ -15,7 +15,7 @@ from numba import cuda
 from numba.cuda.cudadrv import devicearray, driver
 
 from fullattention.backends.interface import Array, Arrays, Shape
-from fullattention.backends.numba_simulator import SIMULATED
+from fullattention.backends.numba_cuda_kernels.simulator import SIMULATED
 
 TYPE: type[Any] = devicearray.FakeCUDAArray if SIMULATED else devicearray.DeviceNDArray
 """The simulator has a class of its own."""

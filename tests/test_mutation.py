@@ -12,14 +12,11 @@ import pytest
 
 from tests.mutation import __main__ as command
 from tests.mutation.gate import (
-    BEGIN,
-    END,
     Outcome,
     complaints,
     module_of,
     read_equivalent,
     tables,
-    written_into,
 )
 from tests.mutation.judging import against_mutant, all_mutants, conviction, source_of, subjects
 from tests.mutation.mutants import Mutant, mutants
@@ -217,14 +214,14 @@ def test_the_command_exits_so(
     status: int,
 ) -> None:
     document = tmp_path / "mutation.md"
-    document.write_text(f"{BEGIN}\n{END}\n")
+    document.write_text("<!-- begin mutation -->\n<!-- end mutation -->\n")
     monkeypatch.setattr(command, "DOCUMENT", document)
     monkeypatch.setattr(command, "jobs", list)
     monkeypatch.setattr(command, "judged", lambda chosen: [outcome])
     monkeypatch.setattr(command, "read_equivalent", lambda: equivalent)
     assert command.main(["--write"]) == status
     assert command.main([]) == status  # the document is what was just written
-    document.write_text(f"{BEGIN}\n| old |\n{END}\n")
+    document.write_text("<!-- begin mutation -->\n| old |\n<!-- end mutation -->\n")
     assert command.main([]) == 1
 
 
@@ -234,11 +231,6 @@ def test_the_tables_count(tmp_path: Path) -> None:
     assert "| layer | 2 | 1 | 1 | 0 |" in block
     assert "Valid variants: 1, convicted: 0." in block
     assert "| logic | 2 | 1 | 0 | 1 |" in tables([KILLED, SURVIVOR], {SURVIVOR.id: "only faster"})
-
-
-def test_a_document_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no lines"):
-        written_into("text", "| table |")
 
 
 def test_the_list_of_equivalents_names_mutants_that_exist() -> None:

@@ -61,6 +61,7 @@ def checks(dtype: str, primary: bool) -> Checks:
     for p in (-0.1, 1.5, math.nan):
         yield told("P1", base, functools.partial(_refused, p=p), f"p={p} is refused")
     yield drops("P2", base.but(shape=LONG), functools.partial(statistics, p=0.1), "p=0.1")
+    yield drops("P2", base.but(scale=-0.5), functools.partial(statistics, p=0.5), "p=0.5")
     square = base.but(mask=masks.CAUSAL, shape=Sizes(3, 24, 24, 5, 8, 48))
     for masked in (base.but(mask="random/BHLS"), square):
         yield drops("P2", masked, functools.partial(statistics, p=0.3), "p=0.3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -10,11 +11,12 @@ from fullattention.conformance import addresses, masks
 from fullattention.conformance.case import (
     DISTINCT,
     Case,
+    Failed,
     answer,
     compare,
     layer_for,
 )
-from fullattention.conformance.check import Checks, case_check
+from fullattention.conformance.check import Check, Checks, case_check
 from fullattention.conformance.core import gather
 from fullattention.conformance.data import REGIMES
 from fullattention.conformance.subject import Subject
@@ -22,6 +24,9 @@ from fullattention.layer import Sizes
 
 EXTREME = {"float64": 2.0**500, "float32": 2.0**60, "float16": 2.0**6, "bfloat16": 2.0**60}
 """q and k whose scores, 8 squares, are the largest that a dtype holds with room to spare."""
+
+COARSEST = 2.0**-50
+"""Largest unit roundoff that counts as float64's: some steps round twice, some truncate."""
 
 SAFE = ("large", "huge", "deep-negative", "staircase")
 """Regimes whose scores overflow exp where no maximum is subtracted, or where it is a wrong one."""
@@ -51,6 +56,22 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield case_check("N2", extreme, among, "gather among extreme scores", quick=True)
     yield from _half(base)
     yield from _special(base, quick=primary)
+    if dtype == "float64":
+        yield Check(
+            requirement="N5",
+            label=f"declared precision dtype={dtype}",
+            dtype=dtype,
+            run=_declares_float64,
+            quick=True,
+        )
+
+
+def _declares_float64(subject: Subject) -> None:
+    """Require figures near float64's own: results are judged by what is declared."""
+    declared = dataclasses.asdict(subject.precision["float64"])
+    for name, u in declared.items():
+        if name.startswith("u_") and not u <= COARSEST:
+            raise Failed(f"declares {name} = {u:.2g} for float64, whose own is {2.0**-53:.2g}")
 
 
 def _parity(subject: Subject, case: Case) -> float:

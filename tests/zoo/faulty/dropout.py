@@ -107,6 +107,12 @@ def weights_before_dropout(call: Call) -> Result:
 
 
 DROPOUT = (
+    wrong(
+        "dropout-of-positive-scale",
+        "nothing is dropped where the scale is negative",
+        "P2",
+        then(lambda c: c if c.scale > 0 else c.but(dropout=0.0)),
+    ),
     wrong("dropout-ignored", "nothing is dropped", "P1 P2", then(lambda c: c.but(dropout=0.0))),
     wrong("dropout-shared-by-heads", "every head drops the same", "P2", kept_as(along(1))),
     wrong("dropout-shared-by-batch", "every batch entry drops the same", "P2", kept_as(along(0))),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fullattention.backends.interface import Array, dtype_name
+from fullattention.backends.precision import working
 from tests.zoo.attending import (
     Call,
     Method,
@@ -125,6 +126,14 @@ PRECISION = (
         "float64 is computed in float32",
         "N5",
         if_(lambda c: dtype_name(c.q) == "float64", in_float32),
+    ),
+    wrong(
+        "float64-as-float32-declared",
+        "float64 is computed in float32, and that is what is declared",
+        "N5",
+        in_float32,
+        precision=lambda dtype: working(dtype, "float32"),
+        dtypes=("float64",),
     ),
     wrong(
         "float64-exp-in-float32",

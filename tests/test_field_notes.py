@@ -335,15 +335,15 @@ class Elsewhere:
     """What they do not cover."""
 
 
-TIMING, HERE = "tests/test_bench_timing.py", "tests/test_field_notes.py"
+TURNS, HERE = "tests/test_bench_turns.py", "tests/test_field_notes.py"
 
 ELSEWHERE = {
     "C22": Elsewhere(
         source="cupy/cupy#1317",
         symptom="the launch is timed instead of the work, and compiling with the first call",
         tests=(
-            f"{TIMING}::test_the_device_is_waited_for_once_a_round",
-            f"{TIMING}::test_the_first_call_of_a_fresh_layer_is_told_apart",
+            f"{TURNS}::test_the_device_is_waited_for_once_a_chunk",
+            "tests/test_bench_measure.py::test_a_timing_tells_its_turns_and_what_was_called",
         ),
     ),
     "C23": Elsewhere(
@@ -374,14 +374,14 @@ ELSEWHERE = {
     "C28": Elsewhere(
         source="Dao-AILab/flash-attention#1079",
         symptom="a clock is read before the device is done, and the wrong one wins",
-        tests=(f"{TIMING}::test_the_device_is_waited_for_once_a_round",),
+        tests=(f"{TURNS}::test_the_device_is_waited_for_once_a_chunk",),
     ),
     "C29": Elsewhere(
         source="flashinfer-ai/flashinfer-bench#195",
         symptom="the device is waited for after every call, and the wait is timed",
         tests=(
-            f"{TIMING}::test_the_device_is_waited_for_once_a_round",
-            f"{TIMING}::test_rounds_last_long_enough_and_fill_the_time",
+            f"{TURNS}::test_the_device_is_waited_for_once_a_chunk",
+            f"{TURNS}::test_chunks_and_turns_last_as_long_as_they_should",
         ),
         left="what a flush of the device's cache costs needs CUDA: not run here",
     ),
@@ -389,9 +389,9 @@ ELSEWHERE = {
         source="pytorch/pytorch#149857",
         symptom="which is fastest has an answer for one device, shape, dtype and mask alone",
         tests=(
-            "tests/test_reports.py::test_workloads_and_devices_are_ranked_apart",
+            "tests/test_reports.py::test_workloads_masks_modes_and_devices_are_ranked_apart",
             "tests/test_reports.py::test_timings_of_differing_environments_are_not_ranked",
-            "tests/test_reports.py::test_overlapping_quartiles_are_a_tie_with_the_fastest_of_them",
+            "tests/test_reports.py::test_what_is_tied_with_the_best_or_not_settled_shares_its_rank",
         ),
     ),
 }

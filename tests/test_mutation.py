@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.mutation import __main__ as command
+from tests.mutation.acts import act
 from tests.mutation.gate import (
     Outcome,
     complaints,
@@ -145,27 +143,20 @@ def test_a_mutant_that_does_not_load_is_killed() -> None:
 # What hangs or crashes.
 
 
-def act(what: str, alive: Callable[[], None]) -> str:
-    if what == "hangs":
-        time.sleep(600)
-    if what == "crashes":
-        os._exit(3)
-    if what == "is slow":
-        for _ in range(8):
-            time.sleep(0.25)
-            alive()
-    return what
-
-
 def test_a_hang_and_a_crash_are_outcomes_and_the_rest_goes_on() -> None:
     acts = ("well", "hangs", "crashes", "is slow")
-    found = list(outcomes([(act, what) for what in acts], processes=1, patience=1.5))
+    found = list(outcomes([(act, what) for what in acts], processes=1, patience=3.0))
     assert found == [
         "well",
-        "hung: no sign of life for 1.5 s",
+        "hung: no sign of life for 3 s",
         "took the process down",
         "is slow",
     ]
+
+
+def test_an_error_of_the_judge_is_no_conviction() -> None:
+    with pytest.raises(LookupError, match="the judge's own"):
+        list(outcomes([(act, "fails")], processes=1))
 
 
 # The gate.

@@ -35,7 +35,9 @@ class Worker:
         try:
             self.connection.send((work, item))
             while self.connection.poll(self.patience):
-                answer: str | None = self.connection.recv()
+                answer: str | Exception | None = self.connection.recv()
+                if isinstance(answer, Exception):  # the judge's own, not that of what it judges
+                    raise answer
                 if answer is not None:
                     return answer
             ending = f"hung: no sign of life for {self.patience:g} s"
@@ -95,4 +97,7 @@ def _serve(connection: Connection) -> None:
             work, item = connection.recv()
         except EOFError:
             return
-        connection.send(work(item, lambda: connection.send(None)))
+        try:
+            connection.send(work(item, lambda: connection.send(None)))
+        except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
+            connection.send(error)

@@ -15,6 +15,15 @@ from typing import Literal, TypeVar
 SCHEMA = 2
 """Version of the record format; a reader refuses any other."""
 
+TIMINGS = "timings.jsonl"
+COMPARISONS = "comparisons.jsonl"
+CEILINGS = "ceilings.jsonl"
+VERDICTS = "verdicts.jsonl"
+"""Files in the folder of a run; a store's folders have the first two."""
+
+BASELINE = "torch-sdpa"
+"""The backend that all others are compared with, wherever it was timed."""
+
 Status = Literal["passed", "failed", "unsupported", "deviates", "expected", "not run"]
 """What comes of a check; "deviates" and "expected" are failures that were announced."""
 

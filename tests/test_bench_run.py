@@ -16,10 +16,21 @@ from fullattention.bench.ceilings import Rates
 from fullattention.bench.measure import Measured
 from fullattention.bench.options import make_options, thread_counts
 from fullattention.bench.run import run
-from fullattention.bench.session import CEILINGS, COMPARISONS, TIMINGS, VERDICTS, BenchSession
+from fullattention.bench.session import BenchSession
 from fullattention.bench.workloads import Workload
 from fullattention.machine.hardware import usable_cores
-from fullattention.records import Ceilings, Comparison, Environment, Timing, Verdict, read
+from fullattention.records import (
+    CEILINGS,
+    COMPARISONS,
+    TIMINGS,
+    VERDICTS,
+    Ceilings,
+    Comparison,
+    Environment,
+    Timing,
+    Verdict,
+    read,
+)
 from fullattention.reports.folder import write_report
 from tests.bench_fakes import BRIEF
 

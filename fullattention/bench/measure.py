@@ -23,10 +23,7 @@ from fullattention.bench.worker import PREPARING, TURNING, OutError, Ready, Refu
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
 from fullattention.machine import hardware
-from fullattention.records import Comparison, Environment, Timing, Verdict
-
-BASELINE = "torch-sdpa"
-"""Every other backend is compared with it, whoever is the best."""
+from fullattention.records import BASELINE, Comparison, Environment, Timing, Verdict
 
 LOOKS = 0.5
 """Share of the turns of which a result is looked at; the first turn's always is."""

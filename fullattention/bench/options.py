@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from fullattention.backends import names
-from fullattention.bench.measure import BASELINE
 from fullattention.bench.modes import MODES, applies
 from fullattention.bench.workload_files import read_workloads
 from fullattention.bench.workloads import Workload, parse_shape, select
 from fullattention.machine.hardware import usable_cores
+from fullattention.records import BASELINE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from typing import Protocol
 import pytest
 
 from fullattention.bench.options import make_options
-from fullattention.bench.session import SESSION, TIMINGS, VERDICTS, BenchSession
-from fullattention.records import Comparison, Environment, Timing, Verdict, read
+from fullattention.bench.session import SESSION, BenchSession
+from fullattention.records import TIMINGS, VERDICTS, Comparison, Environment, Timing, Verdict, read
 
 RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""

@@ -28,12 +28,18 @@ from fullattention.bench.worker import JUDGING, OutError, Worker
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
 from fullattention.machine.environment import environment
-from fullattention.records import Ceilings, Comparison, Environment, Timing, Verdict, write
-
-TIMINGS = "timings.jsonl"
-COMPARISONS = "comparisons.jsonl"
-CEILINGS = "ceilings.jsonl"
-VERDICTS = "verdicts.jsonl"
+from fullattention.records import (
+    CEILINGS,
+    COMPARISONS,
+    TIMINGS,
+    VERDICTS,
+    Ceilings,
+    Comparison,
+    Environment,
+    Timing,
+    Verdict,
+    write,
+)
 
 LOSSES = 3
 """Processes that a candidate may take down before the rest of its workloads are given up."""

@@ -13,11 +13,11 @@ from filelock import FileLock
 from platformdirs import user_data_path
 
 from fullattention.choosing.hardware_key import hardware_key
-from fullattention.records import SCHEMA, Comparison, Timing
+from fullattention.records import COMPARISONS, SCHEMA, TIMINGS, Comparison, Timing
 
 FILES: dict[type[Timing] | type[Comparison], str] = {
-    Timing: "timings.jsonl",
-    Comparison: "comparisons.jsonl",
+    Timing: TIMINGS,
+    Comparison: COMPARISONS,
 }
 """Kind of record -> the file that holds it, in a store's folders as in those of a run."""
 

@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
     from fullattention.bench.run import default_folder
     from fullattention.bench.run import run as run_bench
     from fullattention.choosing import Store
+    from fullattention.records import TIMINGS
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
 
@@ -63,8 +64,9 @@ def run(options: argparse.Namespace) -> int:
         )
         for count in counts
     ]
-    if not options.no_store and any(out.rglob("timings.jsonl")):
+    runs = [path.parent for path in out.rglob(TIMINGS)]
+    if runs and not options.no_store:
         store = Store(options.store)
-        kept = sum(store.merge(path.parent) for path in out.rglob("timings.jsonl"))
+        kept = sum(store.merge(run) for run in runs)
         print(f"\n{kept} records are kept for `fullattention choose` in {store.folder}")
     return max(statuses)

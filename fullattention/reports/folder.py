@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fullattention.records import Ceilings, Comparison, Record, Timing, Verdict, read
+from fullattention.records import (
+    CEILINGS,
+    COMPARISONS,
+    TIMINGS,
+    VERDICTS,
+    Ceilings,
+    Comparison,
+    Record,
+    Timing,
+    Verdict,
+    read,
+)
 from fullattention.reports.blocks import as_markdown, as_text
 from fullattention.reports.comparable import common_environment
 from fullattention.reports.report import report
@@ -21,10 +32,10 @@ def write_report(folder: Path) -> str:
         FileNotFoundError: the folder holds no timings.
         ValueError: a record is malformed, or the timings were made in differing environments.
     """
-    timings = read(folder / "timings.jsonl", Timing)
-    comparisons = _read(folder / "comparisons.jsonl", Comparison)
-    verdicts = _read(folder / "verdicts.jsonl", Verdict)
-    ceilings = _read(folder / "ceilings.jsonl", Ceilings)
+    timings = read(folder / TIMINGS, Timing)
+    comparisons = _read(folder / COMPARISONS, Comparison)
+    verdicts = _read(folder / VERDICTS, Verdict)
+    ceilings = _read(folder / CEILINGS, Ceilings)
     blocks = report(timings, comparisons, verdicts, ceilings)
     (folder / "report.md").write_text(as_markdown(blocks), encoding="utf-8")
     environment = common_environment(timings)

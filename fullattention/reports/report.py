@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from fullattention.records import Ceilings, Comparison, Environment, Timing, Verdict
+from fullattention.records import BASELINE, Ceilings, Comparison, Environment, Timing, Verdict
 from fullattention.reports.blocks import Block, Heading, Lines, Table
 from fullattention.reports.comparable import common_environment
-from fullattention.reports.tables import BASELINE, WORKLOAD, fastest, mean_gain, ranked
+from fullattention.reports.tables import WORKLOAD, fastest, mean_gain, ranked
 from fullattention.reports.units import MISSING, digits, memory, percent, rate, seconds
 
 MODES = {

@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fullattention.records import Comparison, Timing
-
-BASELINE = "torch-sdpa"
-"""What ratios are taken to, wherever it was timed."""
+from fullattention.records import BASELINE, Comparison, Timing
 
 ALLOWANCE = 0.1
 """Cores that other processes may keep busy beyond the spare ones: no system is ever idle."""

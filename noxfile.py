@@ -62,6 +62,14 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def proofs(session: nox.Session) -> None:
+    """Run those of the suite's own tests that take minutes: marked `proof`, and in CI too."""
+    install(session, *CPU_EXTRAS, "suite", groups=("test",))
+    command = ("python", "-m", "pytest", "-n", "2", "-m", "proof")
+    session.run(*command, *session.posargs, env=HYPOTHESIS)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Run the suite's own tests in one process and report the lines and branches they miss."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))

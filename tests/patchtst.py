@@ -60,14 +60,26 @@ class AttentionLayer(nn.Module):
         self.out_projection = nn.Linear(d_model, d_model)
         self.n_heads = n_heads
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        B, L, _ = x.shape
-        queries, keys, values = (
-            projection(x).view(B, L, self.n_heads, -1)
-            for projection in (self.query_projection, self.key_projection, self.value_projection)
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        attn_mask: Any,
+        tau: Any = None,
+        delta: Any = None,
+    ) -> tuple[torch.Tensor, Any]:
+        B, L, _ = queries.shape
+        q, k, v = (
+            projection(x).view(B, x.shape[1], self.n_heads, -1)
+            for projection, x in (
+                (self.query_projection, queries),
+                (self.key_projection, keys),
+                (self.value_projection, values),
+            )
         )
-        out, _ = self.inner_attention(queries, keys, values, None, tau=None, delta=None)
-        return self.out_projection(out.view(B, L, -1))  # type: ignore[no-any-return]
+        out, weights = self.inner_attention(q, k, v, attn_mask, tau=tau, delta=delta)
+        return self.out_projection(out.view(B, L, -1)), weights
 
 
 class EncoderLayer(nn.Module):
@@ -80,7 +92,7 @@ class EncoderLayer(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm1(x + self.attention(x))
+        x = self.norm1(x + self.attention(x, x, x, attn_mask=None)[0])
         return self.norm2(x + self.feed_forward(x))  # type: ignore[no-any-return]
 
 

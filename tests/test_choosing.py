@@ -141,6 +141,12 @@ def test_memory_over_the_limit_or_unmeasured_is_out() -> None:
     )
     assert found.backend == "numpy-matmul"
     assert "takes 2000 bytes, the limit is 1000" in options(found)["numpy-reference"].reason
+    untold = choice(
+        measured("numpy-reference", 1e-3),
+        measured("numpy-matmul", 2e-3, peak_bytes=500),
+        max_memory=1_000,
+    )
+    assert "was not measured" in options(untold)["numpy-reference"].reason
 
 
 def test_close_times_are_tied_by_quartiles_and_by_comparison() -> None:
@@ -281,6 +287,17 @@ def test_a_marked_part_of_a_document_is_replaced_and_no_other() -> None:
     )
     with pytest.raises(ValueError, match="lacks <!-- begin other -->"):
         with_marked(document, "other", "new")
+
+
+def test_two_workloads_of_one_name_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, B in enumerate((8, 16)):
+        one = Workload("mine", TOY._replace(B=B), "a test")
+        write_workloads(tmp_path / f"{number}.json", [one])
+    files = [f"--workloads={tmp_path / name}" for name in ("0.json", "1.json")]
+    assert main(["bench", *files, "--no-store", "--out", str(tmp_path / "out")]) == 2
+    assert "two different workloads are called 'mine'" in capsys.readouterr().err
 
 
 def test_choose_answers_from_what_bench_has_just_measured(

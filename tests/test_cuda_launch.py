@@ -12,13 +12,13 @@ from fullattention.backends.cupy_kernels.launch import (
     LARGEST_GRID,
     WARP,
     Launch,
-    LimitError,
     Limits,
     Sizes,
     check,
     forward_kernel,
     plan,
 )
+from fullattention.backends.errors import LimitError
 from fullattention.bench.workloads import CATALOGUE
 
 H200 = Limits(threads=1024, shared=227 * 1024, tensor_cores=True)

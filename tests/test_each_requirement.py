@@ -96,6 +96,7 @@ def test_every_requirement_is_listed() -> None:
     assert set(CONVICTED_BY_ONE) == set(TEXT)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("requirement", CONVICTED_BY_ONE)
 def test_a_fault_is_convicted_by_this_requirement_alone(requirement: str) -> None:
     results = results_of(requirement)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fullattention.backends import InvalidInputError, load
+from fullattention.backends import InvalidInputError, UnsupportedError, load
 from fullattention.bench.workload_files import read_workloads, write_workloads
 from fullattention.choosing.choice import Known, known_here
 from fullattention.choosing.store import Store
@@ -147,7 +147,7 @@ def test_a_call_is_decided_once(knows: Any) -> None:
     knows_nothing_more = deciding.decide(call_of(layer, *inputs(), None), tune=False)
     assert first is knows_nothing_more
     call = call_of(layer, *inputs(), None)
-    assert call in deciding._decisions  # noqa: SLF001 - a lookup is what the test is about
+    assert (call, False) in deciding._decisions  # noqa: SLF001 - a lookup is what the test is about
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,45 @@ def test_wrong_input_gets_the_layers_own_error(knows: Any, broken: str) -> None:
 def test_a_backend_of_numpy_arrays_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="takes arrays of numpy"):
         FullAttention(backend="numpy-matmul")
+
+
+def test_input_off_the_cpu_is_not_refused_for_being_there(knows: Any) -> None:
+    q, k, v = (x.to("meta") for x in inputs())
+    assert "nothing was measured" in FullAttention(False).explain(q, k, v)
+
+
+def test_causal_attention_of_unequal_lengths_gets_the_layers_own_error(knows: Any) -> None:
+    q, k, v = inputs()
+    with pytest.raises(InvalidInputError, match="M2"):
+        FullAttention(True)(q, k[:, :5], v[:, :5], None)
+
+
+def test_a_layer_that_may_measure_does_so_after_others_decided(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_calls: list[object] = []
+    monkeypatch.setattr(deciding, "_measure", measured_calls.append)
+    q, k, v = inputs()
+    FullAttention(False).eval()(q, k, v, None)
+    assert not measured_calls
+    tuning = FullAttention(False, tune=True).eval()
+    tuning(q, k, v, None)
+    tuning(q, k, v, None)
+    assert len(measured_calls) == 1
+
+
+def test_what_the_chosen_backend_refuses_runs_by_default(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arrays: Any, **options: Any) -> Any:
+        raise UnsupportedError("small", "a call of this size", "E = 8: at most 4")
+
+    small = dataclasses.replace(load("torch-einsum"), name="small", attend=refuse)
+    monkeypatch.setattr(deciding, "_decided", lambda call, tune: small)
+    layer, (q, k, v) = FullAttention(False).eval(), inputs()
+    expected, _ = FullAttention(False, backend="torch-sdpa").eval()(q, k, v, None)
+    assert torch.equal(layer(q, k, v, None)[0], expected)
+    assert chosen(layer, q, k, v) == "torch-sdpa"
 
 
 def test_empty_axes_are_served(knows: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: nox installs it")
 
+from fullattention.backends.errors import LimitError
 from fullattention.backends.numba_cuda import DTYPES
 from fullattention.backends.numba_cuda_kernels.kernels import (
     Constants,
@@ -21,7 +22,6 @@ from fullattention.backends.numba_cuda_kernels.launch import (
     DEVICE,
     MOST_BLOCKS,
     SIMULATOR,
-    LimitError,
     Plan,
     Sizes,
     Tuning,

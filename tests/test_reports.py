@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from fullattention.bench import measure
-from fullattention.records import Ceilings, Comparison, Result, Timing, Verdict, write
-from fullattention.reports import tables
+from fullattention.records import BASELINE, Ceilings, Comparison, Result, Timing, Verdict, write
 from fullattention.reports.blocks import WIDTH, Block, Heading, Lines, Table, as_markdown, as_text
 from fullattention.reports.comparable import common_environment
 from fullattention.reports.folder import write_report
@@ -69,7 +67,7 @@ def compared(timings: Sequence[Timing], width: float = 0.01) -> list[Comparison]
     comparisons = []
     for group in groups.values():
         best = min(group, key=lambda name, group=group: group[name].median)  # type: ignore[misc]
-        for against in dict.fromkeys([best, *({tables.BASELINE} & set(group))]):
+        for against in dict.fromkeys([best, *({BASELINE} & set(group))]):
             comparisons += [
                 comparison(group[name], group[against], width) for name in group if name != against
             ]
@@ -195,10 +193,6 @@ def test_no_timings_give_no_report() -> None:
 
 
 # Ranking
-
-
-def test_the_baseline_of_ratios_is_the_one_that_all_are_compared_with() -> None:
-    assert tables.BASELINE == measure.BASELINE
 
 
 def test_backends_are_ranked_by_their_ratios_and_compared_with_the_baseline() -> None:
@@ -528,7 +522,7 @@ def test_a_malformed_record_is_refused_by_its_line(tmp_path: Path) -> None:
 
 
 def told(*timings: Timing) -> list[str]:
-    over_baseline = {c.backend: c for c in compared(timings) if c.against == tables.BASELINE}
+    over_baseline = {c.backend: c for c in compared(timings) if c.against == BASELINE}
     file = io.StringIO()
     progress = Progress(file)
     progress.started(ENVIRONMENT, len(timings))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from fullattention.backends.errors import UnsupportedError
+from fullattention.backends.errors import LimitError, UnsupportedError
 from fullattention.backends.interface import Array, Attend
 
 
@@ -23,6 +23,8 @@ def attributed(name: str, attend: Attend) -> Attend:
     def attend_noted(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Array | None]:
         try:
             return attend(q, k, v, **options)
+        except LimitError as error:
+            raise UnsupportedError(name, "a call of this size", str(error)) from error
         except UnsupportedError:
             raise  # which names the backend itself
         except Exception as error:

@@ -61,8 +61,8 @@ def peak_bytes(
 ) -> int | None:
     """The most memory that one call held at a time beyond what there was before it.
 
-    On the CPU by the process's resident pages, of which Linux tells no less than `RESOLUTION`; on a
-    GPU by the library's own count. None where neither tells.
+    On the CPU by the process's resident pages, of which Linux tells `RESOLUTION` at least; on a GPU
+    by the library's own count. None where neither tells.
     """
     kind = device.partition(":")[0]
     if kind == "cuda" and library == "torch":
@@ -97,8 +97,7 @@ def _resident_peak(proc: Path, call: Callable[[], object]) -> int | None:
         (proc / "clear_refs").write_text("5")  # sets VmHWM, the high-water mark, to VmRSS
         before = _status(proc, "VmRSS")
         call()
-        peak = _status(proc, "VmHWM") - before
-        return peak if peak >= RESOLUTION else None
+        return max(_status(proc, "VmHWM") - before, RESOLUTION)
     except (OSError, KeyError):
         return None
 

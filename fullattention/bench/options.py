@@ -152,10 +152,14 @@ def _in_modes(workloads: list[Workload], modes: list[str], device: str) -> list[
     """Each workload in each of the modes that it can be run in."""
     if unknown := [mode for mode in modes if mode not in MODES]:
         raise LookupError(f"no mode is called {unknown[0]!r}; there are {', '.join(MODES)}")
-    found = [MODES[m](w) for w in workloads for m in modes if applies(m, w, device)]
+    found = dict.fromkeys(MODES[m](w) for w in workloads for m in modes if applies(m, w, device))
+    titles = [workload.title for workload in found]
     if not found:
         raise LookupError(f"mode {', '.join(modes)} is for none of the workloads on {device}")
-    return list(dict.fromkeys(found))
+    for title in titles:
+        if titles.count(title) > 1:
+            raise ValueError(f"two different workloads are called {title!r}: rename one")
+    return list(found)
 
 
 def thread_counts(text: str) -> list[int]:

@@ -158,6 +158,8 @@ class BenchSession:
         if self.losses[spec] >= LOSSES:
             raise OutError(f"{LOSSES} processes hung or were taken down before")
         self.workers[spec] = self._start(spec)
+        # A verdict is that of the process that is timed.
+        self.verdicts = {key: one for key, one in self.verdicts.items() if key[0] != spec}
         try:
             self.workers[spec].declaration()
         except (UnavailableError, LookupError, TypeError) as error:
@@ -218,7 +220,12 @@ def _rates(device: str, threads: int) -> Rates | None:
     with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
         try:
             return pool.submit(measure_ceilings, device, threads).result()
-        except (RuntimeError, ValueError, concurrent.futures.BrokenExecutor):
+        except (
+            AssertionError,  # torch's, where it is built without CUDA
+            RuntimeError,
+            ValueError,
+            concurrent.futures.BrokenExecutor,
+        ):
             return None
 
 

@@ -61,13 +61,14 @@ class Request:
         return (self.dtype, *by_mask, *by_mode.get(self.mode, ()), *kept, *self.uses)
 
     def is_of(self, record: Timing | Comparison) -> bool:
-        """Whether a record is of such a call, in whatever shape."""
-        return (record.dtype, record.mask, record.mode, record.device) == (
-            self.dtype,
-            self.mask,
-            self.mode,
-            self.device,
-        ) and record.environment.threads == self.threads
+        """Whether a record is of such a call, in whatever shape.
+
+        Of a GPU which one it was does not matter, nor how many threads the CPU had.
+        """
+        kind, record_kind = (device.partition(":")[0] for device in (self.device, record.device))
+        wanted, told = ((one.dtype, one.mask, one.mode) for one in (self, record))
+        threads = kind != "cpu" or record.environment.threads == self.threads
+        return kind == record_kind and wanted == told and threads
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fullattention.cli.status import INTERRUPTED, RIGHT
+
 
 def add(commands: Any) -> None:
     """Add the command."""
@@ -47,8 +49,9 @@ def run(options: argparse.Namespace) -> int:
 
     counts = thread_counts(options.threads)
     out = options.out or default_folder()
-    statuses = [
-        run_bench(
+    worst = RIGHT
+    for count in counts:
+        status = run_bench(
             backends=options.backend,
             workloads=options.workload,
             shapes=options.shape,
@@ -62,11 +65,10 @@ def run(options: argparse.Namespace) -> int:
             listener=Progress(),
             report=write_report,
         )
-        for count in counts
-    ]
-    runs = [path.parent for path in out.rglob(TIMINGS)]
-    if runs and not options.no_store:
+        worst = max(worst, status)
+        if status == INTERRUPTED:
+            break
+    if any(out.rglob(TIMINGS)) and not options.no_store:
         store = Store(options.store)
-        kept = sum(store.merge(run) for run in runs)
-        print(f"\n{kept} records are kept for `fullattention choose` in {store.folder}")
-    return max(statuses)
+        print(f"\n{store.merge(out)} records are kept for `fullattention choose` in {store.folder}")
+    return worst

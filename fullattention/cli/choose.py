@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from fullattention.cli.status import RIGHT
-from fullattention.records import Mask, Mode
+from fullattention.cli.status import INTERRUPTED, RIGHT, USAGE
+from fullattention.records import TIMINGS, Mask, Mode
 
 if TYPE_CHECKING:
     from fullattention.bench.workloads import Workload
@@ -52,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
     )
     store = Store(options.store)
     if options.measure:
-        _measure(options, workload, store)
+        status = _measure(options, workload, store)
+        if status in (USAGE, INTERRUPTED):
+            return status
     choice = choose(
         workload.shape,
         dtype=workload.dtype,
@@ -71,8 +73,8 @@ def run(options: argparse.Namespace) -> int:
     return RIGHT
 
 
-def _measure(options: argparse.Namespace, workload: Workload, store: Store) -> None:
-    """Time every backend on one workload, and keep the records."""
+def _measure(options: argparse.Namespace, workload: Workload, store: Store) -> int:
+    """Time every backend on one workload, and keep the records; `bench`'s exit status."""
     from fullattention.bench.run import run as run_bench
     from fullattention.bench.workload_files import write_workloads
     from fullattention.reports.folder import write_report
@@ -81,7 +83,7 @@ def _measure(options: argparse.Namespace, workload: Workload, store: Store) -> N
     with tempfile.TemporaryDirectory(prefix="fullattention-") as scratch:
         write_workloads(Path(scratch, "workloads.json"), [workload])
         out = Path(scratch, "run")
-        run_bench(
+        status = run_bench(
             workload_files=[str(Path(scratch, "workloads.json"))],
             device=options.device,
             threads=options.threads,
@@ -89,4 +91,6 @@ def _measure(options: argparse.Namespace, workload: Workload, store: Store) -> N
             listener=Progress(),
             report=write_report,
         )
-        store.merge(out)
+        if (out / TIMINGS).exists():
+            store.merge(out)
+    return status

@@ -12,15 +12,16 @@ import torch
 
 from fullattention.bench.workloads import Workload
 from fullattention.nn.call import Call, call_of
-from fullattention.nn.replacing import takes_attention
+from fullattention.nn.module import FullAttention
+from fullattention.nn.replacing import missing, takes_attention
 
 
 @contextlib.contextmanager
 def capture(model: torch.nn.Module) -> Iterator[list[Workload]]:
     """Collect the workloads that a model runs within the `with` block.
 
-    Every layer counts whose `forward` takes queries, keys, values and attn_mask, whatever it does
-    with them. `bench.workload_files.write_workloads` writes them for `bench --workloads FILE`.
+    Every layer counts that has the signature of FullAttention and keeps its settings, whatever it
+    computes. `bench.workload_files.write_workloads` writes them for `bench --workloads FILE`.
 
     Yields:
         The workloads so far, each once, named after the layer that ran it first.
@@ -31,7 +32,8 @@ def capture(model: torch.nn.Module) -> Iterator[list[Workload]]:
 
     def note(path: str, layer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         bound = inspect.signature(layer.forward).bind(*given, **named).arguments
-        call = call_of(layer, *(bound[name] for name in ("queries", "keys", "values", "attn_mask")))
+        q, k, v = (bound[name] for name in ("queries", "keys", "values"))
+        call = call_of(layer, q, k, v, bound.get("attn_mask"))
         if call in found or 0 in call.shape:
             return
         name = f"captured/{path}/{len(workloads)}"
@@ -42,7 +44,7 @@ def capture(model: torch.nn.Module) -> Iterator[list[Workload]]:
 
     with contextlib.ExitStack() as hooks:
         for path, layer in model.named_modules():
-            if takes_attention(layer):
+            if isinstance(layer, FullAttention) or (takes_attention(layer) and not missing(layer)):
                 hook = layer.register_forward_pre_hook(
                     functools.partial(note, path or "model"), with_kwargs=True
                 )

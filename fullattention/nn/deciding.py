@@ -6,6 +6,7 @@ import functools
 import shlex
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,27 +23,37 @@ AUTO = "auto"
 DEFAULTS = ("torch-sdpa", "torch-einsum")
 """What runs where nothing tells which is fastest: the second where the first lacks something."""
 
-_decisions: dict[Call, Backend] = {}
+_decisions: dict[tuple[Call, bool], Backend] = {}
+"""By call, and by whether it may be measured."""
+
+_deciding = threading.RLock()
+"""Held while a decision is made: two threads must not measure at a time."""
 
 
 def decide(call: Call, tune: bool) -> Backend:
     """The backend for a call; a lookup from the second time on.
 
     While torch compiles or exports a model, it is one of `DEFAULTS`, whose code torch can follow.
-
-    Raises:
-        UnsupportedError: none can run it.
     """
     if torch.compiler.is_compiling():
         return _default(call)
-    backend = _decisions.get(call)
-    if backend is None:
-        backend = _decisions[call] = _decided(call, tune)
+    backend = _decisions.get((call, tune))
+    if backend is not None:
+        return backend
+    with _deciding:
+        if (call, tune) not in _decisions:
+            _decisions[call, tune] = _decided(call, tune)
+        return _decisions[call, tune]
+
+
+def refused(call: Call, tune: bool) -> Backend:
+    """What runs from now on where the backend that was decided for refuses a call."""
+    _decisions[call, tune] = backend = _default(call)
     return backend
 
 
 def _decided(call: Call, tune: bool) -> Backend:
-    if 0 in call.shape:  # nothing is computed, by whichever
+    if not _is_choosable(call):
         return _default(call)
     choice = _choice(call)
     if tune and not _was_measured(choice):
@@ -51,6 +62,13 @@ def _decided(call: Call, tune: bool) -> Backend:
     if isinstance(choice, str):
         return _default(call)
     return load(choice.backend, call.device.type)
+
+
+def _is_choosable(call: Call) -> bool:
+    """Whether there is anything to compute; the layer refuses, or answers, the rest by itself."""
+    if len(call.queries) != 4 or 0 in call.shape:
+        return False
+    return call.mask != "causal" or call.shape.L == call.shape.S
 
 
 def _was_measured(choice: Choice | str) -> bool:

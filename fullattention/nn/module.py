@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from fullattention.backends import Backend, InvalidInputError, load
+from fullattention.backends import Backend, InvalidInputError, UnsupportedError, load
 from fullattention.backends.interface import MaskedRows
 from fullattention.layer import Policy, check_inputs
-from fullattention.nn.call import call_of
-from fullattention.nn.deciding import AUTO, DEFAULTS, decide, explained
+from fullattention.nn.call import Call, call_of
+from fullattention.nn.deciding import AUTO, DEFAULTS, decide, explained, refused
 
 
 class FullAttention(torch.nn.Module, Policy):
@@ -72,17 +72,25 @@ class FullAttention(torch.nn.Module, Policy):
         delta: Any = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend; see `fullattention.FullAttention.forward`."""
-        backend = self.backend or self._decide(queries, keys, values, attn_mask)
-        return self.attend_by(backend, queries, keys, values, attn_mask)
-
-    def _decide(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, attn_mask: Any
-    ) -> Backend:
+        if self.backend:
+            return self.attend_by(self.backend, queries, keys, values, attn_mask)
+        call = self._call(queries, keys, values, attn_mask)
+        backend = decide(call, self.tune)
         try:
-            call = call_of(self, queries, keys, values, attn_mask)
-            return decide(call, self.tune)
+            return self.attend_by(backend, queries, keys, values, attn_mask)
+        except UnsupportedError:  # a limit that shapes near this one did not meet
+            if backend.name in DEFAULTS:
+                raise
+            backend = refused(call, self.tune)
+            return self.attend_by(backend, queries, keys, values, attn_mask)
+
+    def _call(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, attn_mask: Any
+    ) -> Call:
+        try:
+            return call_of(self, queries, keys, values, attn_mask)
         except (AttributeError, IndexError, ValueError, TypeError):
-            check_inputs(load(DEFAULTS[-1]), queries, keys, values)  # says what is wrong with them
+            _check(queries, keys, values)  # says what is wrong with them
             raise
 
     def explain(
@@ -95,7 +103,7 @@ class FullAttention(torch.nn.Module, Policy):
         """
         if self.backend:
             return f"{self.backend.name}, as it was asked for"
-        check_inputs(load(DEFAULTS[-1]), queries, keys, values)
+        _check(queries, keys, values)
         return explained(call_of(self, queries, keys, values, attn_mask))
 
     def extra_repr(self) -> str:
@@ -106,6 +114,12 @@ class FullAttention(torch.nn.Module, Policy):
             f"attention_dropout={self.attention_dropout}, "
             f"output_attention={self.output_attention}, backend={name!r}"
         )
+
+
+def _check(queries: Any, keys: Any, values: Any) -> None:
+    """Refuse inputs as the layer does, before a backend is chosen for them."""
+    device = queries.device.type if isinstance(queries, torch.Tensor) else "cpu"
+    check_inputs(load(DEFAULTS[-1], device), queries, keys, values)
 
 
 def _fixed(backend: str | Backend, device: str) -> Backend | None:

@@ -72,7 +72,7 @@ def replace(
     done = []
     # A layer that the model holds twice is judged once, and stays one layer.
     for path, found in list(model.named_modules(remove_duplicate=False)):
-        if isinstance(found, FullAttention) or not takes_attention(found):
+        if isinstance(found, FullAttention) or not takes_attention(found) or _wraps(found):
             continue
         if found not in judged:
             judged[found] = _difference(found) if path else NO_PARENT
@@ -105,11 +105,20 @@ def takes_attention(module: torch.nn.Module) -> bool:
     return names[: len(PARAMETERS)] == PARAMETERS
 
 
+def _wraps(module: torch.nn.Module) -> bool:
+    """Whether a layer with the signature only projects for another one inside it."""
+    return any(takes_attention(inner) for inner in module.modules() if inner is not module)
+
+
+def missing(module: torch.nn.Module) -> list[str]:
+    """The settings that a layer does not keep."""
+    return [name for name in SETTINGS if not hasattr(module, name)]
+
+
 def _difference(module: Any) -> str:
     """How a layer differs from FullAttention; empty where it does not."""
-    missing = [name for name in SETTINGS if not hasattr(module, name)]
-    if missing:
-        return f"it has no {' and no '.join(missing)}"
+    if lacking := missing(module):
+        return f"it has no {' and no '.join(lacking)}"
     if not isinstance(module.dropout, torch.nn.Dropout):
         return "its dropout is no torch.nn.Dropout"
     if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):

@@ -15,6 +15,7 @@ from fullattention.backends.cupy_kernels.kernels import (
     THREADS,
     Setting,
 )
+from fullattention.backends.errors import LimitError
 
 WARP = 32
 
@@ -49,10 +50,6 @@ class Sizes(NamedTuple):
     H: int
     E: int
     D: int
-
-
-class LimitError(ValueError):
-    """A call is beyond what the kernels or the device can do; the message names the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,12 @@ import numpy as np
 from fullattention.backends.cupy_kernels.kernels import ARRAYS, ELEMENTS, ROWS, Setting, packed
 from fullattention.backends.cupy_kernels.launch import (
     Launch,
-    LimitError,
     Limits,
     Sizes,
     forward_kernel,
     plan,
 )
-from fullattention.backends.errors import UnsupportedError
+from fullattention.backends.errors import LimitError, UnsupportedError
 from fullattention.backends.interface import Array, Shape, dtype_name
 
 NO_ARRAY, NO_TABLE = (0,) * 6, (0,) * 5

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from numba import cuda
 from numba.core import types
 
+from fullattention.backends.errors import LimitError
 from fullattention.backends.interface import Array
 from fullattention.backends.numba_cuda_kernels.kernels import (
     CAUSAL,
@@ -39,10 +40,6 @@ REGISTERS = 512
 """Bytes of queries and sums that one thread may hold: half of its registers."""
 
 Factory = Callable[[Constants], Kernel]
-
-
-class LimitError(RuntimeError):
-    """A launch is beyond a limit of the device, which the message names."""
 
 
 class Sizes(NamedTuple):

@@ -23,16 +23,19 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
     session.install("-c", "constraints.txt", *project, *requirements)
 
 
+CPU_EXTRAS = ("torch", "numba")
+
+
 def backend_extras() -> tuple[str, ...]:
     """Return the extras whose backends this machine's driver can run."""
     if not (nvidia_smi := shutil.which("nvidia-smi")):
-        return ("torch",)
+        return CPU_EXTRAS
     status = subprocess.run([nvidia_smi], capture_output=True, text=True, check=False)
     version = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)", status.stdout)
     if status.returncode or not version:
-        return ("torch",)
+        return CPU_EXTRAS
     # The torch of PyPI is built for CUDA 13: it does not install beside cuda12, nor see its GPU.
-    return ("torch", "cuda13") if int(version[1]) >= 13 else ("cuda12",)
+    return (*CPU_EXTRAS, "cuda13") if int(version[1]) >= 13 else ("numba", "cuda12")
 
 
 @nox.session
@@ -47,21 +50,29 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of the package and its tests with mypy."""
-    install(session, "torch", "suite", groups=("test", "types"))
+    install(session, *CPU_EXTRAS, "suite", groups=("test", "types"))
     session.run("mypy", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the suite's own tests on the CPU backends, in two processes."""
-    install(session, "torch", "suite", groups=("test",))
+    install(session, *CPU_EXTRAS, "suite", groups=("test",))
     session.run("python", "-m", "pytest", "-n", "2", *session.posargs, env=HYPOTHESIS)
+
+
+@nox.session
+def proofs(session: nox.Session) -> None:
+    """Run those of the suite's own tests that take minutes: marked `proof`, and in CI too."""
+    install(session, *CPU_EXTRAS, "suite", groups=("test",))
+    command = ("python", "-m", "pytest", "-n", "2", "-m", "proof")
+    session.run(*command, *session.posargs, env=HYPOTHESIS)
 
 
 @nox.session
 def coverage(session: nox.Session) -> None:
     """Run the suite's own tests in one process and report the lines and branches they miss."""
-    install(session, "torch", "suite", groups=("test",))
+    install(session, *CPU_EXTRAS, "suite", groups=("test",))
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", *session.posargs, env=HYPOTHESIS)
     session.run("coverage", "combine", "--quiet")
@@ -86,17 +97,59 @@ def conformance(session: nox.Session) -> None:
     )
 
 
+@nox.session
+def simulator(session: nox.Session) -> None:
+    """Check Numba's CUDA kernels against the contract in its simulator, by tiles of few keys."""
+    install(session, "torch", "suite", groups=("test",))
+    every, tiles = ("numba-cuda", "--backend", "numba-cuda-torch"), ("tests/zoo/numba_tiles.py",)
+    for backends in (every, (*tiles, "--dtype", "float32")):
+        session.run(
+            *("python", "-m", "pytest", "-n", "2", "--timeout", "900"),
+            *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
+            *("--level", "quick", "--backend", *backends, *session.posargs),
+            env={"NUMBA_ENABLE_CUDASIM": "1"},
+        )
+
+
+@nox.session
+def ptx(session: nox.Session) -> None:
+    """Compile Numba's CUDA kernels for the GPUs in use, by NVIDIA's compilers alone."""
+    install(session, "suite", groups=("test", "ptx"))
+    options = ("-n", "2", "--timeout", "600", *session.posargs)
+    session.run("python", "-m", "pytest", *options, "tests/numba_ptx.py")
+
+
 FUZZED = (
     *("numpy-reference", "numpy-matmul", "torch-einsum"),
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
+    *("numba-cpu", "numba-cpu-torch"),
 )
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Try a thousand random cases per dtype on the CPU backends, or on those given after --."""
-    install(session, "torch", "suite")
+    install(session, *CPU_EXTRAS, "suite")
     session.run("fullattention", "fuzz", *(session.posargs or FUZZED))
+
+
+EMULATED = (
+    *("numpy_first_to_last", "numpy_last_to_first"),
+    *("torch_first_to_last", "torch_last_to_first"),
+)
+
+
+@nox.session
+def emulation(session: nox.Session) -> None:
+    """Check our CUDA kernels on a CPU emulation (needs g++), and compile all of them for GPUs."""
+    install(session, "torch", "suite", groups=("test",))
+    for name in EMULATED:
+        session.run(
+            *("python", "-m", "fullattention", "check"),
+            f"tests/emulation/backends.py:{name}",
+            *session.posargs,
+        )
+    session.run("python", "-m", "tests.cuda_settings")
 
 
 @nox.session
@@ -104,9 +157,27 @@ def bench(session: nox.Session) -> None:
     """Check and time every backend that this machine can run, on its GPU too, and report."""
     extras = backend_extras()
     install(session, "suite", *extras)
-    devices = ("cpu",) if extras == ("torch",) else ("cpu", "cuda")
+    devices = ("cpu",) if extras == CPU_EXTRAS else ("cpu", "cuda")
     if "--device" in session.posargs:
         session.run("fullattention", "bench", *session.posargs)
         return
     for device in devices:
         session.run("fullattention", "bench", "--device", device, *session.posargs)
+
+
+@nox.session
+def aa(session: nox.Session) -> None:
+    """Measure how often the benchmarks' own verdicts are right; the table goes into the docs."""
+    install(session, "torch", "suite")
+    document = ("--write", "docs/measuring.md")
+    session.run("python", "tools/aa.py", *document, *session.posargs)
+
+
+@nox.session
+def regret(session: nox.Session) -> None:
+    """Measure the catalogue, choose for each shape by all the others, and write what that costs."""
+    install(session, "suite", *backend_extras())
+    folder = session.create_tmp()
+    store = ("--store", f"{folder}/store")
+    session.run("fullattention", "bench", "--full", "--mode", "forward", *store, *session.posargs)
+    session.run("fullattention", "results", "regret", *store, "--write", "docs/choosing.md")

@@ -1,5 +1,9 @@
 """FullAttention on many backends: conformance, benchmarks, and a choice made from them."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from fullattention.backends import (
     Arrays,
     Backend,
@@ -13,6 +17,9 @@ from fullattention.backends import (
 from fullattention.layer import FullAttention
 from fullattention.version import __version__
 
+if TYPE_CHECKING:
+    from fullattention.choosing import choose
+
 __all__ = [
     "Arrays",
     "Backend",
@@ -22,6 +29,16 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "__version__",
+    "choose",
     "load",
     "names",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs more than NumPy only when it is asked for."""
+    if name == "choose":
+        from fullattention.choosing import choose
+
+        return choose
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

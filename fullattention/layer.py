@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fullattention.backends.errors import InvalidInputError
-from fullattention.backends.interface import Array, Backend, MaskedRows, dtype_name
+from fullattention.backends.interface import Array, Arrays, Backend, MaskedRows, dtype_name
 from fullattention.backends.registry import load
 
 SMALLEST, LARGEST = 2.0**-126, 3.4028234663852886e38
@@ -27,10 +27,127 @@ class Sizes(NamedTuple):
     D: int
 
 
-class FullAttention:
+class Policy:
+    """The layer's settings, and what they make of a call, whichever backend runs it.
+
+    Raises:
+        InvalidInputError: a setting is out of its range.
+    """
+
+    training: bool
+
+    def __init__(
+        self,
+        *,
+        mask_flag: bool,
+        scale: float | None,
+        attention_dropout: float,
+        output_attention: bool,
+        masked_rows: MaskedRows,
+    ) -> None:
+        if not (is_real(attention_dropout) and 0 <= attention_dropout <= 1):
+            raise InvalidInputError(
+                f"attention_dropout is {attention_dropout!r}: a probability in [0, 1] [P1]"
+            )
+        if not (scale is None or is_real(scale)):
+            raise InvalidInputError(f"scale is {scale!r}: a real number or None [S1]")
+        if masked_rows not in ("nan", "zero"):
+            raise InvalidInputError(f"masked_rows is {masked_rows!r}: 'nan' or 'zero' [M6]")
+        self.mask_flag = mask_flag
+        self.scale = scale
+        self.attention_dropout = float(attention_dropout)
+        self.output_attention = output_attention
+        self.masked_rows = masked_rows
+
+    def attend_by(
+        self, backend: Backend, queries: Array, keys: Array, values: Array, attn_mask: Any
+    ) -> tuple[Array, Array | None]:
+        """One call of the layer on a backend; see `FullAttention.forward`."""
+        sizes = check_inputs(backend, queries, keys, values)
+        scale = resolve_scale(self.scale, sizes.E)
+        check_scale(scale, dtype_name(queries))
+        hidden, causal = self._resolve_mask(backend, attn_mask, sizes)
+        dropout = self.attention_dropout if self.training else 0.0
+        for capability, needed in (
+            (dtype_name(queries), True),
+            ("mask", hidden is not None),
+            ("causal", causal),
+            ("dropout", dropout > 0),
+            ("weights", self.output_attention),
+        ):
+            if needed:
+                backend.require(capability)
+        return self._attend(backend, queries, keys, values, sizes, hidden, causal, scale, dropout)
+
+    def _resolve_mask(
+        self, backend: Backend, attn_mask: Any, sizes: Sizes
+    ) -> tuple[Array | None, bool]:
+        if not self.mask_flag:
+            return None, False
+        if attn_mask is not None:
+            return check_mask(backend, attn_mask, sizes), False
+        if sizes.L == 1:  # the layer hides s > l only where both axes have it
+            return None, False
+        if sizes.L != sizes.S:
+            raise InvalidInputError(
+                f"attn_mask is None and mask_flag is on, which means causal: that needs L == S, "
+                f"but queries have L = {sizes.L} and keys S = {sizes.S} [M2]"
+            )
+        return None, True
+
+    def _attend(
+        self,
+        backend: Backend,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        sizes: Sizes,
+        hidden: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+    ) -> tuple[Array, Array | None]:
+        """Run the backend within its preconditions, and repair what lies outside them."""
+        arrays = backend.arrays
+        B, L, S, H, E, D = sizes
+        if 0 in (B, L, H, S):
+            weights = arrays.zeros((B, H, L, S), queries) if self.output_attention else None
+            return arrays.zeros((B, L, H, D), values), weights
+        if E == 0:  # every score is 0, as with one feature that is 0
+            queries, keys = (arrays.zeros((*x.shape[:3], 1), x) for x in (queries, keys))
+        if D == 0:  # the weights may still be wanted
+            values = arrays.zeros((B, S, H, 1), values)
+
+        repairs = _repairs(arrays, hidden, causal, scale, L, queries)
+        native = self.masked_rows == backend.masked_rows
+        if hidden is not None and (repairs or not native):
+            rows = arrays.all(hidden)
+            if arrays.any_true(rows):
+                hidden = arrays.and_not(hidden, rows)
+                repairs.append((rows, math.nan if self.masked_rows == "nan" else 0.0))
+        out, a = backend.attend(
+            queries,
+            keys,
+            values,
+            hidden=hidden,
+            causal=causal,
+            scale=scale if math.isfinite(scale) else 1.0,
+            dropout=dropout,
+            weights=self.output_attention,
+        )
+        for rows, value in repairs:
+            out = arrays.where(arrays.swapaxes(rows, 1, 2), value, out)
+            a = None if a is None else arrays.where(rows, value, a)
+        if D == 0:
+            out = arrays.zeros((B, L, H, 0), out)
+        return arrays.contiguous(out), None if a is None else arrays.contiguous(a)
+
+
+class FullAttention(Policy):
     """Time-Series-Library's innermost attention layer on a backend of choice.
 
-    It belongs to no framework: a torch model's `eval()` does not reach it, so call its own.
+    It belongs to no framework: a torch model's `eval()` does not reach it, so call its own. The
+    drop-in for torch models is `fullattention.nn.FullAttention`.
 
     Args:
         mask_flag: whether keys are hidden: by `attn_mask`, or without one causally.
@@ -60,22 +177,16 @@ class FullAttention:
         device: str = "cpu",
         masked_rows: MaskedRows = "nan",
     ) -> None:
-        if not (is_real(attention_dropout) and 0 <= attention_dropout <= 1):
-            raise InvalidInputError(
-                f"attention_dropout is {attention_dropout!r}: a probability in [0, 1] [P1]"
-            )
-        if not (scale is None or is_real(scale)):
-            raise InvalidInputError(f"scale is {scale!r}: a real number or None [S1]")
         if not isinstance(backend, str | Backend):
             raise InvalidInputError(f"backend is {backend!r}: a name or a Backend [C8]")
-        if masked_rows not in ("nan", "zero"):
-            raise InvalidInputError(f"masked_rows is {masked_rows!r}: 'nan' or 'zero' [M6]")
-        self.mask_flag = mask_flag
-        self.scale = scale
-        self.attention_dropout = float(attention_dropout)
-        self.output_attention = output_attention
+        super().__init__(
+            mask_flag=mask_flag,
+            scale=scale,
+            attention_dropout=attention_dropout,
+            output_attention=output_attention,
+            masked_rows=masked_rows,
+        )
         self.backend = backend if isinstance(backend, Backend) else load(backend, device)
-        self.masked_rows = masked_rows
         self.training = True
 
     def train(self, mode: bool = True) -> FullAttention:
@@ -126,98 +237,26 @@ class FullAttention:
             InvalidInputError: an argument breaks the contract; the message names the rule.
             UnsupportedError: the call needs a capability that the backend lacks.
         """
-        sizes = check_inputs(self.backend, queries, keys, values)
-        scale = resolve_scale(self.scale, sizes.E)
-        check_scale(scale, dtype_name(queries))
-        hidden, causal = self._resolve_mask(attn_mask, sizes)
-        dropout = self.attention_dropout if self.training else 0.0
-        for capability, needed in (
-            (dtype_name(queries), True),
-            ("mask", hidden is not None),
-            ("causal", causal),
-            ("dropout", dropout > 0),
-            ("weights", self.output_attention),
-        ):
-            if needed:
-                self.backend.require(capability)
-        return self._attend(queries, keys, values, sizes, hidden, causal, scale, dropout)
+        return self.attend_by(self.backend, queries, keys, values, attn_mask)
 
-    def _resolve_mask(self, attn_mask: Any, sizes: Sizes) -> tuple[Array | None, bool]:
-        if not self.mask_flag:
-            return None, False
-        if attn_mask is not None:
-            return check_mask(self.backend, attn_mask, sizes), False
-        if sizes.L == 1:  # the layer hides s > l only where both axes have it
-            return None, False
-        if sizes.L != sizes.S:
-            raise InvalidInputError(
-                f"attn_mask is None and mask_flag is on, which means causal: that needs L == S, "
-                f"but queries have L = {sizes.L} and keys S = {sizes.S} [M2]"
-            )
-        return None, True
 
-    def _attend(
-        self,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        sizes: Sizes,
-        hidden: Array | None,
-        causal: bool,
-        scale: float,
-        dropout: float,
-    ) -> tuple[Array, Array | None]:
-        """Run the backend within its preconditions, and repair what lies outside them."""
-        arrays = self.backend.arrays
-        B, L, S, H, E, D = sizes
-        if 0 in (B, L, H, S):
-            weights = arrays.zeros((B, H, L, S), queries) if self.output_attention else None
-            return arrays.zeros((B, L, H, D), values), weights
-        if E == 0:  # every score is 0, as with one feature that is 0
-            queries, keys = (arrays.zeros((*x.shape[:3], 1), x) for x in (queries, keys))
-        if D == 0:  # the weights may still be wanted
-            values = arrays.zeros((B, S, H, 1), values)
+def _repairs(
+    arrays: Arrays, hidden: Array | None, causal: bool, scale: float, L: int, like: Array
+) -> list[tuple[Array, float]]:
+    """Rows (b, h, l, 1) that the contract makes NaN whatever a backend answers there.
 
-        repairs = self._repairs(hidden, causal, scale, L, queries)
-        native = self.masked_rows == self.backend.masked_rows
-        if hidden is not None and (repairs or not native):
-            rows = hidden.all(-1)[..., None]
-            if arrays.any_true(rows):
-                hidden = hidden & ~rows
-                repairs.append((rows, math.nan if self.masked_rows == "nan" else 0.0))
-        out, a = self.backend.attend(
-            queries,
-            keys,
-            values,
-            hidden=hidden,
-            causal=causal,
-            scale=scale if math.isfinite(scale) else 1.0,
-            dropout=dropout,
-            weights=self.output_attention,
-        )
-        for rows, value in repairs:
-            out = arrays.where(rows.swapaxes(1, 2), value, out)
-            a = None if a is None else arrays.where(rows, value, a)
-        return arrays.contiguous(out[..., :D]), None if a is None else arrays.contiguous(a)
-
-    def _repairs(
-        self, hidden: Array | None, causal: bool, scale: float, L: int, like: Array
-    ) -> list[tuple[Array, float]]:
-        """Rows (b, h, l, 1) that the contract makes NaN whatever a backend answers there.
-
-        A scale of NaN or infinity does so in every row [S4]; a negative one where a key is
-        hidden, since it multiplies after masking: -1 * -inf = inf [S3].
-        """
-        arrays = self.backend.arrays
-        if not math.isfinite(scale):
-            return [(arrays.put(np.ones((1, 1, 1, 1), bool), arrays.device(like)), math.nan)]
-        if scale > 0 or (hidden is None and not causal):
-            return []
-        if hidden is None:
-            rows = arrays.put((np.arange(L) < L - 1).reshape(1, 1, L, 1), arrays.device(like))
-        else:
-            rows = hidden.any(-1)[..., None]
-        return [(rows, math.nan)]
+    A scale of NaN or infinity does so in every row [S4]; a negative one where a key is hidden,
+    since it multiplies after masking: -1 * -inf = inf [S3].
+    """
+    if not math.isfinite(scale):
+        return [(arrays.put(np.ones((1, 1, 1, 1), bool), arrays.device(like)), math.nan)]
+    if scale > 0 or (hidden is None and not causal):
+        return []
+    if hidden is None:
+        rows = arrays.put((np.arange(L) < L - 1).reshape(1, 1, L, 1), arrays.device(like))
+    else:
+        rows = arrays.any(hidden)
+    return [(rows, math.nan)]
 
 
 def is_real(value: object) -> bool:
@@ -321,7 +360,8 @@ def check_mask(backend: Backend, attn_mask: Any, sizes: Sizes) -> Array:
         raise InvalidInputError(
             f"attn_mask has shape {shape}: it must broadcast to (B, H, L, S) = {target} [M4]"
         )
-    return mask.reshape(padded)
+    reshaped: Array = mask if shape == padded else backend.arrays.reshape(mask, padded)
+    return reshaped
 
 
 def attn_mask_of(holder: Any) -> Any:

@@ -12,8 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the record format; a reader refuses any other."""
+
+TIMINGS = "timings.jsonl"
+COMPARISONS = "comparisons.jsonl"
+CEILINGS = "ceilings.jsonl"
+VERDICTS = "verdicts.jsonl"
+"""Files in the folder of a run; a store's folders have the first two."""
+
+BASELINE = "torch-sdpa"
+"""The backend that all others are compared with, wherever it was timed."""
 
 Status = Literal["passed", "failed", "unsupported", "deviates", "expected", "not run"]
 """What comes of a check; "deviates" and "expected" are failures that were announced."""
@@ -21,7 +30,31 @@ Status = Literal["passed", "failed", "unsupported", "deviates", "expected", "not
 Level = Literal["quick", "standard", "full"]
 """How much is tried; each level holds all checks of those before it."""
 
-Record = TypeVar("Record", "Verdict", "Timing")
+Mode = Literal["forward", "weights", "training", "host"]
+"""What a timed call does: attend; return the weights too; forward and backward pass with dropout;
+attend from host arrays to host arrays, transfers included."""
+
+Mask = Literal["none", "causal", "padding"]
+"""What a timed call hides: nothing; the keys after a query's own position; each batch entry's last
+keys, by an array (B, 1, 1, S)."""
+
+Speed = Literal["faster", "slower", "tie", "not settled"]
+"""What a comparison finds of a backend."""
+
+Basis = Literal[
+    "measured",
+    "interpolated",
+    "unknown",
+    "unavailable",
+    "unsupported",
+    "not conformant",
+    "wrong",
+    "void",
+    "not run",
+]
+"""What an option's time rests on, or why it has none."""
+
+Record = TypeVar("Record", "Verdict", "Timing", "Comparison", "Ceilings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,9 +167,11 @@ class Timing:
     shape: tuple[int, int, int, int, int, int]
     """B, L, S, H, E, D."""
     dtype: str
-    mask: str
-    status: Literal["timed", "wrong", "not run"]
-    """Only "timed" is ranked; "wrong" was timed, and its output broke the bound."""
+    mask: Mask
+    mode: Mode = "forward"
+    status: Literal["timed", "wrong", "void", "not run"]
+    """Only "timed" is ranked; "wrong" was timed, and its output broke the bound; "void" was faster
+    than the machine can be."""
     reason: str = ""
     verdict_level: str | None = None
     conformant: bool | None = None
@@ -145,20 +180,130 @@ class Timing:
     """Largest error of sampled timed outputs over its bound."""
     first_call: float | None = None
     median: float | None = None
+    """Of the turns, as are the quartiles and the minimum; a turn's time is the median of it."""
     lower_quartile: float | None = None
     upper_quartile: float | None = None
     minimum: float | None = None
-    rounds: int | None = None
-    calls_per_round: int | None = None
+    blocks: int | None = None
+    """Turns that the backend took, one a block."""
+    calls_per_turn: int | None = None
+    device_median: float | None = None
+    """As `median`, by the device's own clock; None where it has none."""
+    cache: Literal["hot"] = "hot"
+    """A turn begins with calls that are not timed, so that what fits the caches lies in them."""
+    peak_bytes: int | None = None
+    """The most memory that one call held beyond its inputs, on the device where it has its own;
+    None: not measured."""
+    flop: int | None = None
+    """By formula, of the visible part."""
+    bytes_moved: int | None = None
+    """Each input read once and each result written once."""
+    floor: Literal["copy", "matmul", "exp"] | None = None
+    """Which ceiling of the machine allows the least speed for this call; None: not measured."""
+    share: float | None = None
+    """Time at that ceiling over the median."""
     other_load: float | None = None
     """Cores that other processes kept busy meanwhile, on average."""
+    throttlings: int | None = None
+    """How often the cores were held back meanwhile, by a quota or to cool; None: not told."""
     seed: int | None = None
     """Of the random inputs."""
     environment: Environment
     schema: int = SCHEMA
 
 
-def write(path: Path, records: Iterable[Verdict | Timing]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One backend's time over another's for one workload, taken block by block.
+
+    The two took their turns in the same blocks, so what slows the machine for a while slows both.
+    """
+
+    workload: str
+    shape: tuple[int, int, int, int, int, int]
+    """B, L, S, H, E, D."""
+    dtype: str
+    mask: Mask
+    mode: Mode = "forward"
+    device: str
+    backend: str
+    against: str
+    ratio: float
+    """Time of `backend` over that of `against`."""
+    low: float
+    """The ratio's 95 % interval, from here..."""
+    high: float
+    """... to here."""
+    verdict: Speed
+    """Of `backend`."""
+    smallest_difference: float
+    """A difference from 1 that these blocks show nine times in ten."""
+    blocks: int
+    environment: Environment
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """The best speeds of simple operations, as measured on this machine in the same run."""
+
+    device: str
+    copy: Mapping[str, float]
+    """Size of the array in bytes -> bytes read and written per second by copying it."""
+    matmul: float
+    """FLOP per second of a float32 matrix product."""
+    exp: float
+    """float32 exponentials per second."""
+    environment: Environment
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One backend in a choice: its time, or why it has none; times are seconds per call."""
+
+    backend: str
+    basis: Basis
+    seconds: float | None = None
+    low: float | None = None
+    """Lower quartile where it was measured, else the lower end of what the model says."""
+    high: float | None = None
+    ratio: float | None = None
+    """To the fastest's time."""
+    tied: bool = False
+    """Whether it may be as fast as the fastest."""
+    error_over_bound: float | None = None
+    model_error: float | None = None
+    """Root mean square of the logarithmic errors that the model makes on shapes it was not told."""
+    measured: str = ""
+    """When, ISO 8601 in UTC."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The backends for one call, the fastest first, those without a time last."""
+
+    shape: tuple[int, int, int, int, int, int]
+    """B, L, S, H, E, D."""
+    dtype: str
+    mask: Mask
+    mode: Mode
+    device: str
+    threads: int
+    hardware: str
+    """Key of the hardware whose timings it rests on."""
+    options: tuple[Option, ...]
+    environment: Environment
+    schema: int = SCHEMA
+
+    @property
+    def backend(self) -> str:
+        """The fastest."""
+        return self.options[0].backend
+
+
+def write(path: Path, records: Iterable[Verdict | Timing | Comparison | Ceilings]) -> None:
     """Append records to a file, one JSON object a line.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Candidates, clocks and measurers that the tests of the benchmarks control."""
+"""Candidates and clocks that the tests of the benchmarks control."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,13 @@ import pytest
 import threadpoolctl
 
 from fullattention.backends import Backend, numpy_matmul
-from fullattention.bench.timing import Effort
+from fullattention.bench.measure import Effort
 from fullattention.conformance.subject import Subject, from_backend
 from fullattention.records import Environment, Verdict
 
 GOOD = numpy_matmul.backend("cpu")
 
-BRIEF = Effort(measuring=0.01, round=0.001, warm_up=0.0, fewest_rounds=3)
+BRIEF = Effort(contest=0.0, warm_up=0.0)
 
 ENVIRONMENT = Environment(
     time="2026-01-01T00:00:00+00:00",
@@ -79,24 +79,6 @@ class FakeClock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class FakeMeasure:
-    """Makes the calls it is asked for, and gives the samples it was told to."""
-
-    def __init__(self, samples: Sequence[float] = (1.0, 2.0, 3.0, 4.0, 5.0)) -> None:
-        self.samples = samples
-        self.asked: tuple[int, int] | None = None
-        self.before_the_end: int | None = None
-        """Calls that follow the present one, the last timed call having 0; None: not measuring."""
-
-    def __call__(self, function: Callable[[], None], rounds: int, calls: int) -> Sequence[float]:
-        self.asked = rounds, calls
-        for number in range(rounds * calls + 1):  # pytest-benchmark makes one call more, too
-            self.before_the_end = rounds * calls - 1 - number
-            function()
-        self.before_the_end = None
-        return self.samples
 
 
 @pytest.fixture

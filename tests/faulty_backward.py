@@ -41,10 +41,12 @@ class Passes:
         if self.fault == "dropout not in backward":
             keep = torch.ones_like(keep)
         d_weights = torch.einsum("blhd,bshd->bhls", g_out, v)
-        if g_weights is not None:
+        if g_weights is not None and self.fault != "no loss through the weights":
             d_weights = d_weights + g_weights
         d_weights = keep * d_weights
-        d_scores = torch.nan_to_num(a * (d_weights - (a * d_weights).sum(-1, keepdim=True)))
+        d_scores = a * (d_weights - (a * d_weights).sum(-1, keepdim=True))
+        if self.fault != "dq of a fully hidden row NaN":
+            d_scores = torch.nan_to_num(d_scores)
         scale = 1.0 if self.fault == "no scale in dq" else options.scale
         d_q = scale * torch.einsum("bhls,bshe->blhe", d_scores, k)
         d_k = options.scale * torch.einsum("bhls,blhe->bshe", d_scores, q)

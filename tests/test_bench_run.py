@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,40 @@ import pytest
 import threadpoolctl
 
 from fullattention.backends import names
-from fullattention.bench.options import make_options
+from fullattention.bench.ceilings import Rates
+from fullattention.bench.measure import Measured
+from fullattention.bench.options import make_options, thread_counts
 from fullattention.bench.run import run
-from fullattention.bench.session import TIMINGS, VERDICTS, BenchSession
-from fullattention.conformance.suite import judge_subject
-from fullattention.records import Environment, Timing, Verdict, read
+from fullattention.bench.session import BenchSession
+from fullattention.bench.workloads import Workload
+from fullattention.machine.hardware import usable_cores
+from fullattention.records import (
+    CEILINGS,
+    COMPARISONS,
+    TIMINGS,
+    VERDICTS,
+    Ceilings,
+    Comparison,
+    Environment,
+    Timing,
+    Verdict,
+    read,
+)
 from fullattention.reports.folder import write_report
-from tests.bench_fakes import BRIEF, FakeMeasure
+from tests.bench_fakes import BRIEF
 
 CANDIDATES = """
+import os
 import numpy as np
-from tests.bench_fakes import backend
+from tests.bench_fakes import GOOD, backend
 
 SHAPE = (3, 5, 1, 2)  # a workload's, and of no check
 
 def spoiled(spoil):
     return lambda result, q, k, v: spoil(result) if q.shape == SHAPE else result
 
-def interrupt(result):
-    raise KeyboardInterrupt
+def die(result):
+    os._exit(3)
 
 def fail(result):
     raise RuntimeError("broken here\\nand there")
@@ -40,7 +54,11 @@ right = backend("right", lambda result, *_: result)
 zeros = backend("zeros", lambda result, *_: (np.zeros_like(result[0]), result[1]))
 late = backend("late", spoiled(lambda result: (1.01 * result[0], result[1])))
 failing = backend("failing", spoiled(fail))
-interrupted = backend("interrupted", spoiled(interrupt))
+again = backend("again", lambda result, *_: result)
+single = backend(
+    "single", lambda result, *_: result, precision={"float32": GOOD.precision["float32"]}
+)
+dying = backend("dying", spoiled(die))
 """
 
 SHAPE = "3,5,5,1,2,2"
@@ -57,7 +75,8 @@ class Heard:
     def started(self, environment: Environment, count: int) -> None:
         self.environment, self.count = environment, count
 
-    def measured(self, timing: Timing) -> None:
+    def measured(self, timing: Timing, over_baseline: Comparison | None) -> None:
+        assert over_baseline is None, "the baseline does not run here"
         self.timings.append(timing)
 
 
@@ -72,6 +91,7 @@ def candidates(tmp_path: Path) -> Path:
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Little effort, no trace of the pytest that runs this test, threads as they were."""
     monkeypatch.setattr("fullattention.bench.session.Effort", lambda: BRIEF)
+    monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: None)
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
     with threadpoolctl.threadpool_limits():
@@ -133,6 +153,7 @@ def test_pytest_benchmarks_own_file_is_strict_and_carries_the_verdict(candidates
         ("late", "wrong", "times its bound"),
         ("zeros", "not run", "not conformant"),
         ("failing", "not run", "raised RuntimeError: broken here"),
+        ("dying", "not run", "took its process down: exit status 3"),
     ],
 )
 def test_a_wrong_candidate_makes_the_run_exit_1_and_stops_nobody_else(
@@ -148,9 +169,18 @@ def test_a_wrong_candidate_makes_the_run_exit_1_and_stops_nobody_else(
 
 
 def test_an_interruption_keeps_and_reports_what_was_measured(
-    candidates: Path, capsys: pytest.CaptureFixture[str]
+    candidates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status, heard, out = bench(candidates, "right", "interrupted", "late")
+    whole = BenchSession.measure
+    second = "2,2,2,2,2,2"
+
+    def measure(self: BenchSession, workload: Workload) -> Measured:
+        if workload.name.endswith("2x2x2x2x2x2"):
+            raise KeyboardInterrupt
+        return whole(self, workload)
+
+    monkeypatch.setattr(BenchSession, "measure", measure)
+    status, heard, out = bench(candidates, "right", shapes=[SHAPE, second])
     assert status == 130
     assert [timing.backend for timing in heard.timings] == ["right"]
     assert read(out / TIMINGS, Timing) == heard.timings
@@ -161,7 +191,8 @@ def test_an_interruption_keeps_and_reports_what_was_measured(
 def test_a_run_that_times_nothing_does_not_succeed(candidates: Path) -> None:
     status, heard, _ = bench(candidates, backends=["cupy-matmul"])
     assert status == 1
-    assert "not written yet" in heard.timings[0].reason
+    reason = heard.timings[0].reason
+    assert "cupy is not installed" in reason or "CuPy runs on" in reason
 
 
 @pytest.mark.parametrize(
@@ -171,6 +202,8 @@ def test_a_run_that_times_nothing_does_not_succeed(candidates: Path) -> None:
         ({"shapes": ["1,2"]}, "shape is '1,2'"),
         ({"dtypes": ["int8"]}, "dtype is 'int8'"),
         ({"threads": 0}, "threads is 0"),
+        ({"modes": ["sideways"]}, "no mode is called 'sideways'"),
+        ({"threads": 9999}, "the cores this process may use"),
         ({"backends": ["nonsense"]}, "no backend is called 'nonsense'"),
     ],
 )
@@ -213,68 +246,86 @@ def test_another_runs_folder_is_refused_and_left_alone(
 # Sessions
 
 
-def session(candidates: Path, *objects: str, **options: Any) -> BenchSession:
-    backends = [f"{candidates}:{name}" for name in objects]
-    defaults: dict[str, Any] = {"backends": backends, "shapes": [SHAPE], "threads": 1}
-    made = BenchSession(make_options(**defaults | options))
-    made.effort = BRIEF
-    return made
+@pytest.fixture
+def session(candidates: Path) -> Iterator[Callable[..., BenchSession]]:
+    made: list[BenchSession] = []
+
+    def make(*objects: str, **options: Any) -> BenchSession:
+        backends = [f"{candidates}:{name}" for name in objects]
+        defaults: dict[str, Any] = {"backends": backends, "shapes": [SHAPE], "threads": 1}
+        made.append(BenchSession(make_options(**defaults | options)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
-@pytest.mark.parametrize("threads", [2, 1])
-def test_a_session_sets_the_threads_that_it_records(candidates: Path, threads: int) -> None:
-    made = session(candidates, "right", threads=threads)
-    assert made.environment.threads == threads
-    assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} == {threads}
-
-
-def test_a_verdict_is_reached_once_for_each_dtype(
-    candidates: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_contest_is_held_once_and_a_verdict_reached_once_for_each_dtype(
+    session: Callable[..., BenchSession], tmp_path: Path
 ) -> None:
-    judged: list[tuple[str, ...]] = []
-
-    def counted(*arguments: Any, dtypes: tuple[str, ...], **options: Any) -> Verdict:
-        judged.append(dtypes)
-        return judge_subject(*arguments, dtypes=dtypes, **options)
-
-    monkeypatch.setattr("fullattention.bench.session.judge_subject", counted)
-    made = session(
-        candidates, "right", shapes=[SHAPE, "2,2,2,2,2,2"], dtypes=["float32", "float64"]
-    )
-    (spec,) = made.options.backends
+    out = tmp_path / "out"
+    made = session("right", shapes=[SHAPE, "2,2,2,2,2,2"], dtypes=["float32", "float64"], out=out)
     for workload in made.options.workloads:
-        assert made.time(spec, workload, FakeMeasure(), lambda _: None).status == "timed"
-    assert judged == [("float32",), ("float64",)]
+        measured = made.measure(workload)
+        assert measured.timings["right"].status == "timed"
+        assert made.measure(workload) is measured
+    verdicts = read(out / VERDICTS, Verdict)
+    assert [verdict.dtypes for verdict in verdicts] == [("float32",), ("float64",)]
+    assert len(read(out / TIMINGS, Timing)) == 4
 
 
-def test_a_record_is_on_disk_before_anything_else_can_happen(
-    candidates: Path, tmp_path: Path
+def test_two_backends_are_compared_in_the_records(
+    session: Callable[..., BenchSession], tmp_path: Path
 ) -> None:
-    made = session(candidates, "failing", out=tmp_path / "out")
-    (spec,), (workload,) = made.options.backends, made.options.workloads
-    on_disk: list[list[Timing]] = []
+    made = session("right", "again", out=tmp_path / "out")
+    (workload,) = made.options.workloads
+    measured = made.measure(workload)
+    (comparison,) = read(tmp_path / "out" / COMPARISONS, Comparison)
+    assert [comparison] == measured.comparisons
+    assert {comparison.backend, comparison.against} == {"right", "again"}
+    assert comparison.blocks == 4
+    assert comparison.shape == workload.shape
 
-    def tell(timing: Timing) -> None:
-        on_disk.append(read(tmp_path / "out" / TIMINGS, Timing))
-        assert on_disk[-1] == [timing]
 
-    with pytest.raises(RuntimeError, match="broken here"):
-        made.time(spec, workload, FakeMeasure(), tell)
-    assert len(on_disk) == 1
+def test_one_that_died_takes_part_again_until_it_died_too_often(
+    session: Callable[..., BenchSession],
+) -> None:
+    made = session("dying", dtypes=["float32", "float64", "float16", "bfloat16"])
+    found = [made.measure(workload).timings["dying"] for workload in made.options.workloads]
+    assert [timing.status for timing in found] == ["not run"] * 4
+    assert ["exit status 3" in timing.reason for timing in found] == [True, True, True, False]
+    assert found[3].reason == "3 processes hung or were taken down before"
 
 
 def test_a_dtype_that_a_candidate_does_not_take_is_not_run_with_the_reason(
-    candidates: Path,
+    session: Callable[..., BenchSession],
 ) -> None:
-    made = session(candidates, "right")
-    (spec,), (workload,) = made.options.backends, made.options.workloads
-    subject = made.subjects[spec]
-    assert not isinstance(subject, Exception)
-    only = {"float32": subject.precision["float32"]}
-    made.subjects[spec] = dataclasses.replace(subject, precision=only)
-    timing = made.time(spec, workload.in_dtype("float16"), FakeMeasure(), lambda _: None)
+    made = session("single")
+    (workload,) = made.options.workloads
+    timing = made.measure(workload.in_dtype("float16")).timings["single"]
     assert (timing.status, timing.reason) == ("not run", "float16: it takes float32")
     assert not made.verdicts
+
+
+def test_the_machines_ceilings_are_measured_and_kept(
+    session: Callable[..., BenchSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = Rates(copy={"16384": 1e9}, matmul=2e9, exp=3e9)
+    monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: rates)
+    made = session("right", out=tmp_path / "out")
+    (found,) = read(tmp_path / "out" / CEILINGS, Ceilings)
+    assert (found.copy, found.matmul, found.exp) == rates
+    assert found.environment == made.environment
+
+
+def test_the_environment_names_the_blas_of_the_workers(
+    session: Callable[..., BenchSession],
+) -> None:
+    made = session("right", threads=usable_cores())
+    assert made.environment.threads == usable_cores()
+    assert made.environment.blas == tuple(sorted(set(made.environment.blas)))
+    assert any("blas" in name for name in made.environment.blas)
 
 
 # Options
@@ -302,7 +353,44 @@ def test_dtypes_replace_the_workloads_own() -> None:
         "vit/b16/float16",
         "vit/b16",
     ]
-    assert options.workload("toy/float16").dtype == "float16"
+
+
+def test_modes_apply_to_every_workload_that_can_be_run_in_them() -> None:
+    chosen = make_options(
+        workloads=["transformer/cross", "transformer/decoder-self"],
+        modes=["forward", "weights", "causal", "padding", "host"],
+    ).workloads
+    assert [workload.title for workload in chosen] == [
+        "transformer/cross",
+        "transformer/cross/weights",
+        "transformer/cross/padding",
+        "transformer/decoder-self/causal",
+        "transformer/decoder-self/causal/weights",
+        "transformer/decoder-self/padding",
+    ]
+
+
+def test_host_arrays_are_a_mode_of_devices_alone() -> None:
+    on_gpu = make_options(workloads=["toy"], modes=["forward", "host"], device="cuda").workloads
+    assert [workload.title for workload in on_gpu] == ["toy", "toy/host"]
+    with pytest.raises(LookupError, match="host is for none"):
+        make_options(workloads=["toy"], modes=["host"])
+
+
+def test_a_full_run_has_all_modes_and_the_usual_one_only_forward() -> None:
+    assert {w.mode for w in make_options().workloads} == {"forward"}
+    full = make_options(full=True).workloads
+    assert {w.mode for w in full} == {"forward", "weights", "training"}
+    assert {w.mask for w in full} == {"none", "causal", "padding"}
+
+
+def test_numbers_of_threads_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullattention.bench.options.usable_cores", lambda: 4)
+    assert thread_counts("1,2,all") == [1, 2, 4]
+    assert thread_counts("4,all") == [4]
+    for wrong in ("0", "-1", "two", "1,,2", ""):
+        with pytest.raises(ValueError, match="threads is"):
+            thread_counts(wrong)
 
 
 def test_no_thread_of_the_run_outlives_it(candidates: Path) -> None:

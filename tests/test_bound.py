@@ -238,12 +238,6 @@ def test_more_steps_give_a_larger_bound(model: Precision) -> None:
     require_larger(bound_of(case, model), bound_of(case, BASE))
 
 
-def test_blocked_sums_give_a_smaller_bound() -> None:
-    case = Case(shape=Sizes(1, 2, 256, 1, 4, 4), data="uniform")
-    model = dataclasses.replace(standard("float32"), tile=16)
-    require_larger(bound_of(case, model), bound_of(case, dataclasses.replace(model, blocked=True)))
-
-
 def require_larger(larger: Expected, smaller: Expected) -> None:
     for name in ("out_bound", "weights_bound"):
         more, less = getattr(larger, name), getattr(smaller, name)

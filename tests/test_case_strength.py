@@ -167,7 +167,11 @@ def compared(model: str) -> tuple[Check, ...]:
         if one.section in SECTIONS and not one.label.startswith(("relation: ", "pair: "))
     ]
     results = [run_check(subject, one) for one in checks]
-    assert {result.status for result in results} == {"passed"}
+    # What asks for torch's modes is nothing for arrays of NumPy.
+    assert all(
+        result.status == "passed" or (result.status == "unsupported" and "torch" in result.detail)
+        for result in results
+    ), [result for result in results if result.status != "passed"]
     return tuple(
         one for one, result in zip(checks, results, strict=True) if result.ratio is not None
     )

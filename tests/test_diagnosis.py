@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from fullattention.backends import Backend
+from fullattention import records
+from fullattention.backends import Backend, torch_einsum
 from fullattention.backends.interface import Array
+from fullattention.cli import main
 from fullattention.conformance import check
 from fullattention.conformance.diagnosis import SEEDS, diagnose
 from fullattention.conformance.dialects import DIALECTS, rounded
@@ -268,6 +270,40 @@ def test_a_known_mistake_is_named_in_one_line_and_nothing_else_is(name: str) -> 
     assert sorted(lines_of(candidate)) == sorted(expected)
 
 
+REPLACEMENTS = {
+    "polarity": "M3",
+    "causal-dropped": "M2",
+    "flag-ignored": "M1",
+    "scale-0": "S2",
+    "scale-ignored": "S4",
+    "dropout-ignored": "P2",
+    "one-query": "M2",
+    "top-left": "M2",
+    "bottom-right": "M2",
+    "lengths-ignored": "M2",
+    "output-attention": "C2",
+}
+"""What released replacements of the layer got wrong, and the requirement that each breaks."""
+
+
+@pytest.mark.parametrize("name", REPLACEMENTS)
+def test_what_replacements_got_wrong_is_one_line_of_the_verdict(name: str) -> None:
+    candidate, expected = NAMED[name]
+    verdict = check(candidate, only=f"{REPLACEMENTS[name]}:", dtypes=("float32",))
+    assert not verdict.conformant
+    assert [without_figures(line) for line in verdict.diagnosis] == expected
+
+
+def test_the_command_prints_each_mistake_of_a_replacement_on_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = f"{__name__}:{RealReplacement.__name__}"
+    assert main(["check", spec, "--only", "S2:", "--dtype", "float32"]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    for words in NAMED["several"][1]:
+        assert sum(words in line for line in printed) == 1, words
+
+
 def test_heads_in_place_of_time_is_named() -> None:
     named, *_ = lines_of(HeadsInsteadOfTime)
     assert named == "heads and time swapped: (B, L, H, E) read as (B, H, L, E)"
@@ -362,7 +398,7 @@ def test_what_is_right_gets_no_line(specimen: Any) -> None:
     assert diagnose(load_subject(specimen.candidate)) == []
 
 
-@pytest.mark.parametrize("name", ["numpy-matmul", "torch-einsum", "torch-sdpa"])
+@pytest.mark.parametrize("name", ["numpy-matmul", "torch-einsum", "torch-sdpa", "numba-cpu"])
 def test_a_built_in_backend_gets_no_line(name: str) -> None:
     assert diagnose(load_subject(name)) == []
 
@@ -415,3 +451,19 @@ def test_it_takes_two_seconds_at_most() -> None:
     start = time.process_time()
     diagnose(load_subject(ZOO["PolarityInverted"]))
     assert time.process_time() - start < 2
+
+
+def test_a_machine_whose_torch_misplaces_nan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = records.Result(
+        check="N4: shape=2,5,7,3,11,13 dtype=bfloat16 poison=nan-in-key",
+        requirement="N4",
+        section="numerics",
+        dtype="bfloat16",
+        status="failed",
+        detail="V: 3 of 30 elements wrong; first at b=0: got nan, expected 0.5",
+    )
+    subject = load_subject(UpstreamLayer)
+    for leaks in (True, False):
+        monkeypatch.setattr(torch_einsum, "leaks", lambda leaks=leaks: leaks)
+        said = "\n".join(diagnose(subject, [failed]))
+        assert ("carries NaN from row to row on this CPU" in said) == leaks

@@ -56,6 +56,15 @@ def test_cores_are_those_of_the_affinity_within_the_quota(
     assert hardware.usable_cores(tmp_path) == cores
 
 
+def test_cores_are_held_back_by_a_quota_or_to_cool(tmp_path: Path) -> None:
+    assert hardware.throttlings(tmp_path, tmp_path) is None
+    put(tmp_path / "cpu.stat", "usage_usec 5\nnr_periods 9\nnr_throttled 3\nthrottled_usec 7\n")
+    assert hardware.throttlings(tmp_path, tmp_path) == 3
+    for cpu in ("cpu0", "cpu1"):
+        put(tmp_path / cpu / "thermal_throttle" / "core_throttle_count", "2\n")
+    assert hardware.throttlings(tmp_path, tmp_path) == 7
+
+
 @pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
 def test_memory_is_that_of_the_cgroup_where_it_has_less(tmp_path: Path, name: str) -> None:
     whole = hardware.memory_limit(tmp_path)

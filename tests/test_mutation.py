@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import ast
-import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.mutation import __main__ as command
+from tests.mutation.acts import act
 from tests.mutation.gate import (
-    BEGIN,
-    END,
     Outcome,
     complaints,
     module_of,
     read_equivalent,
     tables,
-    written_into,
 )
 from tests.mutation.judging import against_mutant, all_mutants, conviction, source_of, subjects
 from tests.mutation.mutants import Mutant, mutants
@@ -148,27 +143,20 @@ def test_a_mutant_that_does_not_load_is_killed() -> None:
 # What hangs or crashes.
 
 
-def act(what: str, alive: Callable[[], None]) -> str:
-    if what == "hangs":
-        time.sleep(600)
-    if what == "crashes":
-        os._exit(3)
-    if what == "is slow":
-        for _ in range(8):
-            time.sleep(0.25)
-            alive()
-    return what
-
-
 def test_a_hang_and_a_crash_are_outcomes_and_the_rest_goes_on() -> None:
     acts = ("well", "hangs", "crashes", "is slow")
-    found = list(outcomes([(act, what) for what in acts], processes=1, patience=1.5))
+    found = list(outcomes([(act, what) for what in acts], processes=1, patience=3.0))
     assert found == [
         "well",
-        "hung: no sign of life for 1.5 s",
+        "hung: no sign of life for 3 s",
         "took the process down",
         "is slow",
     ]
+
+
+def test_an_error_of_the_judge_is_no_conviction() -> None:
+    with pytest.raises(LookupError, match="the judge's own"):
+        list(outcomes([(act, "fails")], processes=1))
 
 
 # The gate.
@@ -217,14 +205,14 @@ def test_the_command_exits_so(
     status: int,
 ) -> None:
     document = tmp_path / "mutation.md"
-    document.write_text(f"{BEGIN}\n{END}\n")
+    document.write_text("<!-- begin mutation -->\n<!-- end mutation -->\n")
     monkeypatch.setattr(command, "DOCUMENT", document)
     monkeypatch.setattr(command, "jobs", list)
     monkeypatch.setattr(command, "judged", lambda chosen: [outcome])
     monkeypatch.setattr(command, "read_equivalent", lambda: equivalent)
     assert command.main(["--write"]) == status
     assert command.main([]) == status  # the document is what was just written
-    document.write_text(f"{BEGIN}\n| old |\n{END}\n")
+    document.write_text("<!-- begin mutation -->\n| old |\n<!-- end mutation -->\n")
     assert command.main([]) == 1
 
 
@@ -234,11 +222,6 @@ def test_the_tables_count(tmp_path: Path) -> None:
     assert "| layer | 2 | 1 | 1 | 0 |" in block
     assert "Valid variants: 1, convicted: 0." in block
     assert "| logic | 2 | 1 | 0 | 1 |" in tables([KILLED, SURVIVOR], {SURVIVOR.id: "only faster"})
-
-
-def test_a_document_without_marks_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no lines"):
-        written_into("text", "| table |")
 
 
 def test_the_list_of_equivalents_names_mutants_that_exist() -> None:

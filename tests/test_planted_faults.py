@@ -34,8 +34,13 @@ MISSED_BY_QUICK = {
     "queries-over-1024",
     "batches-over-256",
     "heads-over-32",
+    "AutocastFill",
+    "AutocastCasts",
+    "AutocastStays",
+    "CompiledMaskKept",
+    "CompiledLengthKept",
 }
-"""What only `standard` finds: each needs a size that would make `quick` slow."""
+"""What only `standard` finds: a size or a mode that would make `quick` slow."""
 
 
 @pytest.mark.parametrize("specimen", FAULTY, ids=str)
@@ -46,6 +51,7 @@ def test_standard_finds_the_fault_and_names_the_rule(specimen: Specimen) -> None
     assert found.detail
 
 
+@pytest.mark.proof
 def test_quick_misses_only_what_is_listed() -> None:
     left = {specimen.name: load_subject(specimen.candidate) for specimen in FAULTY}
     for one in checks_of("quick"):
@@ -265,8 +271,10 @@ def test_only_a_comparison_of_numbers_makes_conformant() -> None:
             raise ValueError("always refused")
 
     verdict = check(OnlyRefuses, only="C8", dtypes=("float32",))
-    assert {result.status for result in verdict.results} <= {"passed", "unsupported"}
-    assert not is_conformant(verdict.results)
+    unanswered, *more = [result for result in verdict.results if result.status == "failed"]
+    assert unanswered.check.startswith("C8: plain call is answered")
+    assert not more
+    assert not is_conformant(one for one in verdict.results if one is not unanswered)
 
 
 def failed(verdict: Verdict) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 from fullattention.cli import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-USE, BACKEND = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+USE, MODEL, BACKEND = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_the_layer_is_used_as_shown() -> None:
@@ -18,6 +18,13 @@ def test_the_layer_is_used_as_shown() -> None:
     exec(compile(USE, "README.md", "exec"), names)
     assert getattr(names["V"], "shape", None) == (8, 6, 2, 8)
     assert names["weights"] is None
+
+
+def test_the_drop_in_module_is_used_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    exec(compile(MODEL, "README.md", "exec"), names)
+    assert getattr(names["V"], "shape", None) == (32, 12, 8, 64)
+    assert "torch-" in capsys.readouterr().out
 
 
 def test_the_example_backend_is_conformant_as_pasted(

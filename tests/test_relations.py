@@ -35,6 +35,8 @@ BACKENDS = (
     "torch-einsum",
     "torch-sdpa-math",
     "torch-sdpa-flash",
+    "numba-cpu",
+    "numba-cpu-torch",
 )
 
 ZOO = {specimen.name: specimen.candidate for specimen in (*FAULTY_BACKENDS, *FAULTY_LAYERS)}
@@ -146,6 +148,7 @@ def test_every_relation_and_pair_has_something_that_it_convicts() -> None:
     assert {name_of(one) for one in checks_of("float32")} == set(CONVICTED)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", BACKENDS)
 def test_what_is_right_keeps_every_relation_in_every_dtype(name: str) -> None:
     try:

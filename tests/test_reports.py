@@ -6,26 +6,25 @@ import csv
 import dataclasses
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fullattention.bench import options
-from fullattention.records import Result, Timing, Verdict, write
-from fullattention.reports import tables
+from fullattention.records import BASELINE, Ceilings, Comparison, Result, Timing, Verdict, write
 from fullattention.reports.blocks import WIDTH, Block, Heading, Lines, Table, as_markdown, as_text
 from fullattention.reports.comparable import common_environment
 from fullattention.reports.folder import write_report
 from fullattention.reports.progress import Progress
 from fullattention.reports.report import environment_lines, report
 from fullattention.reports.tables import fastest, mean_gain, ranked
-from fullattention.reports.units import digits, seconds, seconds_range
+from fullattention.reports.units import digits, memory, percent, rate, seconds
 from tests.bench_fakes import ENVIRONMENT, verdict
 
 
-def timing(backend: str, median: float | None, spread: float = 0.0, **fields: Any) -> Timing:
-    """A right timing whose quartiles lie so far from its median; without one, none at all."""
+def timing(backend: str, median: float | None, **fields: Any) -> Timing:
+    """A right timing; without a median, none at all."""
     made: dict[str, Any] = {
         "backend": backend,
         "library_version": "1.0",
@@ -45,14 +44,64 @@ def timing(backend: str, median: float | None, spread: float = 0.0, **fields: An
             "error_over_bound": 0.5,
             "first_call": 10 * median,
             "median": median,
-            "lower_quartile": median - spread,
-            "upper_quartile": median + spread,
-            "minimum": median - spread,
-            "rounds": 5,
-            "calls_per_round": 1,
+            "lower_quartile": median,
+            "upper_quartile": median,
+            "minimum": median,
+            "blocks": 8,
+            "calls_per_turn": 1,
+            "peak_bytes": 3 * 2**20,
+            "floor": "matmul",
+            "share": 0.25,
             "seed": 1,
         }
     return Timing(**made | fields)
+
+
+def compared(timings: Sequence[Timing], width: float = 0.01) -> list[Comparison]:
+    """What a contest with these medians would say: each against the best and the baseline."""
+    groups: dict[tuple[str, ...], dict[str, Timing]] = {}
+    for one in timings:
+        if one.status == "timed":
+            key = (one.workload, one.mask, one.mode, one.device)
+            groups.setdefault(key, {})[one.backend] = one
+    comparisons = []
+    for group in groups.values():
+        best = min(group, key=lambda name, group=group: group[name].median)  # type: ignore[misc]
+        for against in dict.fromkeys([best, *({BASELINE} & set(group))]):
+            comparisons += [
+                comparison(group[name], group[against], width) for name in group if name != against
+            ]
+    return comparisons
+
+
+def comparison(one: Timing, other: Timing, width: float) -> Comparison:
+    assert one.median is not None
+    assert other.median is not None
+    ratio = one.median / other.median
+    low, high = ratio * (1 - width), ratio * (1 + width)
+    near: Any = "tie" if width < 0.02 else "not settled"
+    verdict: Any = "slower" if low > 1 else "faster" if high < 1 else near
+    return Comparison(
+        workload=one.workload,
+        shape=one.shape,
+        dtype=one.dtype,
+        mask=one.mask,
+        mode=one.mode,
+        device=one.device,
+        backend=one.backend,
+        against=other.backend,
+        ratio=ratio,
+        low=low,
+        high=high,
+        verdict=verdict,
+        smallest_difference=width,
+        blocks=8,
+        environment=one.environment,
+    )
+
+
+def table_of(*timings: Timing, width: float = 0.01) -> Any:
+    return ranked(timings, compared(timings, width))
 
 
 def missing(backend: str, reason: str = "not written yet", **fields: Any) -> Timing:
@@ -84,9 +133,12 @@ def test_durations_have_three_digits_and_a_unit(value: float | None, text: str) 
     assert seconds(value) == text
 
 
-def test_a_range_has_one_unit() -> None:
-    assert seconds_range(0.00098, 0.00102) == "0.980 - 1.02 ms"
-    assert seconds_range(None, None) == "-"
+def test_sizes_rates_and_shares_are_told_in_three_digits() -> None:
+    assert memory(3.5 * 2**20) == "3.50 MiB"
+    assert memory(2**34) == "16.0 GiB"
+    assert memory(None) == memory(math.nan) == "-"
+    assert rate(23.2e9, "FLOP") == "23.2 GFLOP/s"
+    assert percent(0.456) == "46%"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +176,7 @@ def test_timings_of_differing_environments_are_not_ranked(field: str, value: obj
     other = dataclasses.replace(ENVIRONMENT, **change)
     timings = [timing("a", 1.0), timing("b", 2.0, environment=other)]
     with pytest.raises(ValueError, match=field) as raised:
-        report(timings, [])
+        report(timings)
     assert str(value) in str(raised.value)
 
 
@@ -137,88 +189,117 @@ def test_when_and_under_which_load_timings_were_made_keeps_them_comparable() -> 
 
 def test_no_timings_give_no_report() -> None:
     with pytest.raises(ValueError, match="no timings"):
-        report([], [])
+        report([])
 
 
 # Ranking
 
 
-def test_the_baseline_of_ratios_is_the_one_that_is_timed_first() -> None:
-    assert tables.BASELINE == options.BASELINE
-
-
-def test_backends_are_ranked_by_median_and_compared_with_the_baseline() -> None:
-    table = ranked([timing("slow", 4.0), timing("torch-sdpa", 2.0), timing("fast", 1.0)])
+def test_backends_are_ranked_by_their_ratios_and_compared_with_the_baseline() -> None:
+    table = table_of(timing("slow", 4.0), timing("torch-sdpa", 2.0), timing("fast", 1.0))
     assert list(table["backend"]) == ["fast", "torch-sdpa", "slow"]
     assert list(table["rank"]) == [1, 2, 3]
     assert list(table["ratio"]) == [0.5, 1.0, 2.0]
+    assert column(table, "low")["slow"] == pytest.approx(1.98)
+    assert column(table, "high")["slow"] == pytest.approx(2.02)
+    assert column(table, "verdict") == {"fast": "best", "torch-sdpa": "slower", "slow": "slower"}
     assert set(table["ratio_to"]) == {"torch-sdpa"}
 
 
+def test_ratios_count_and_not_medians_of_different_blocks() -> None:
+    """A backend that was dropped early has its median from other times than the best."""
+    timings = [timing("best", 2.0), timing("dropped", 1.5)]
+    found = comparison(timing("dropped", 3.0), timing("best", 2.0), 0.01)
+    table = ranked(timings, [found])
+    assert list(table["backend"]) == ["best", "dropped"]
+    assert list(table["rank"]) == [1, 2]
+
+
 def test_without_the_baseline_the_fastest_is_the_measure() -> None:
-    table = ranked([timing("slow", 4.0), timing("fast", 1.0), missing("torch-sdpa")])
+    table = table_of(timing("slow", 4.0), timing("fast", 1.0), missing("torch-sdpa"))
     assert column(table, "ratio")["slow"] == 4.0
     assert set(table["ratio_to"]) == {"fast"}
 
 
-def test_overlapping_quartiles_are_a_tie_with_the_fastest_of_them() -> None:
-    table = ranked(
-        [
-            timing("a", 1.0, 0.1),
-            timing("b", 1.15, 0.1),  # overlaps a
-            timing("c", 1.3, 0.1),  # overlaps b, not a: else a chain of ties would have no end
-            timing("d", 1.35, 0.1),  # overlaps c
-            timing("e", 2.0, 0.1),
-        ]
-    )
-    assert column(table, "rank") == {"a": 1, "b": 1, "c": 3, "d": 3, "e": 5}
+def test_what_is_tied_with_the_best_or_not_settled_shares_its_rank() -> None:
+    timings = [timing("a", 1.0), timing("b", 1.005), timing("c", 1.2)]
+    tied = table_of(*timings)
+    assert column(tied, "rank") == {"a": 1, "b": 1, "c": 3}
+    assert column(tied, "verdict")["b"] == "tie"
+    unsettled = table_of(*timings, width=0.1)
+    assert column(unsettled, "rank") == {"a": 1, "b": 1, "c": 3}
+    assert column(unsettled, "verdict")["b"] == "not settled"
+    assert column(unsettled, "smallest_difference")["b"] == 0.1
 
 
-def test_what_is_wrong_or_was_not_run_has_no_rank_and_sets_no_measure() -> None:
-    table = ranked(
-        [
-            missing("none"),
-            timing("torch-sdpa", 0.1, status="wrong", reason="its error is large"),
-            timing("right", 1.0),
-        ]
+def test_the_slower_ones_share_a_rank_where_their_intervals_meet() -> None:
+    table = table_of(
+        timing("best", 1.0),
+        timing("b", 2.0),  # up to 2.2
+        timing("c", 2.3),  # from 2.07, up to 2.53
+        timing("d", 2.6),  # from 2.34, which b does not reach: else a chain would have no end
+        timing("e", 4.0),
+        width=0.1,
     )
-    assert list(table["backend"]) == ["right", "torch-sdpa", "none"]
-    assert list(table["rank"].isna()) == [False, True, True]
-    assert list(table["ratio"].isna()) == [False, True, True]
+    assert column(table, "rank") == {"best": 1, "b": 2, "c": 2, "d": 4, "e": 5}
+
+
+def test_what_is_wrong_void_or_was_not_run_has_no_rank_and_sets_no_measure() -> None:
+    table = table_of(
+        missing("none"),
+        timing("cheat", 0.001, status="void", reason="faster than the machine"),
+        timing("torch-sdpa", 0.1, status="wrong", reason="its error is large"),
+        timing("right", 1.0),
+    )
+    assert list(table["backend"]) == ["right", "torch-sdpa", "cheat", "none"]
+    assert list(table["rank"].isna()) == [False, True, True, True]
+    assert list(table["ratio"].isna()) == [False, True, True, True]
     assert set(table["ratio_to"]) == {"right"}
 
 
-def test_workloads_and_devices_are_ranked_apart() -> None:
-    table = ranked(
-        [
-            timing("a", 1.0),
-            timing("a", 5.0, workload="other"),
-            timing("a", 9.0, device="cuda"),
-        ]
+def test_timings_that_no_contest_compared_are_not_ranked() -> None:
+    table = ranked([timing("a", 1.0), timing("b", 2.0)], [])
+    assert list(table["rank"].isna()) == [True, True]
+    assert fastest(table).empty
+
+
+def test_workloads_masks_modes_and_devices_are_ranked_apart() -> None:
+    table = table_of(
+        timing("a", 1.0),
+        timing("a", 5.0, workload="other"),
+        timing("a", 6.0, mask="causal"),
+        timing("a", 7.0, mode="training"),
+        timing("a", 9.0, device="cuda", mask="padding", mode="weights"),
     )
-    assert list(table["rank"]) == [1, 1, 1]
+    assert list(table["rank"]) == [1] * 5
+    assert list(table["title"]) == [
+        "toy",
+        "other",
+        "toy, causal",
+        "toy, training",
+        "toy, padding, weights on cuda",
+    ]
 
 
 def test_of_a_repeated_timing_the_last_counts() -> None:
-    table = ranked([timing("a", 1.0), timing("a", 3.0)])
+    table = table_of(timing("a", 1.0), timing("a", 3.0))
     assert list(table["median"]) == [3.0]
 
 
 def test_the_fastest_of_each_workload_with_its_ties() -> None:
-    best = fastest(
-        ranked(
-            [
-                timing("torch-sdpa", 2.0, 0.1),
-                timing("a", 1.0, 0.2),
-                timing("b", 1.1, 0.2),
-                timing("torch-sdpa", 1.0, workload="other"),
-                missing("torch-sdpa", workload="third"),
-            ]
-        )
-    )
-    assert list(best["workload"]) == ["toy", "other"]
+    timings = [
+        timing("torch-sdpa", 2.0),
+        timing("a", 1.0),
+        timing("b", 1.001),
+        timing("torch-sdpa", 1.0, workload="other"),
+        missing("torch-sdpa", workload="third"),
+    ]
+    best = fastest(table_of(*timings))
+    assert list(best["title"]) == ["toy", "other"]
     assert list(best["backend"]) == ["a", "torch-sdpa"]
     assert list(best["ties"]) == ["b", ""]
+    assert list(best["unsettled"]) == ["", ""]
+    assert list(fastest(table_of(*timings, width=0.1))["unsettled"]) == ["b", ""]
 
 
 def test_the_mean_gain_is_geometric_and_over_the_baseline_only() -> None:
@@ -229,10 +310,10 @@ def test_the_mean_gain_is_geometric_and_over_the_baseline_only() -> None:
     timings += [timing("a", 0.001, workload="without the baseline")]
     timings += [timing("a", 0.002, workload="disturbed", other_load=3.5)]
     timings += [timing("torch-sdpa", 1.0, workload="disturbed")]
-    gain, count = mean_gain(fastest(ranked(timings)))
+    gain, count = mean_gain(fastest(table_of(*timings)))
     assert gain == pytest.approx(0.5)
     assert count == 2
-    gain, count = mean_gain(fastest(ranked([timing("a", 1.0)])))
+    gain, count = mean_gain(fastest(table_of(timing("a", 1.0))))
     assert math.isnan(gain)
     assert count == 0
 
@@ -245,15 +326,20 @@ def test_a_timing_is_disturbed_where_others_wanted_its_cores(
     threads: int, other_load: float | None, disturbed: bool
 ) -> None:
     here = dataclasses.replace(ENVIRONMENT, cores=4, threads=threads)
-    table = ranked([timing("a", 1.0, other_load=other_load, environment=here)])
+    table = table_of(timing("a", 1.0, other_load=other_load, environment=here))
     assert list(table["disturbed"]) == [disturbed]
+
+
+def test_a_timing_is_disturbed_where_its_cores_were_held_back() -> None:
+    timings = [timing("a", 1.0, throttlings=3), timing("b", 1.0, throttlings=0)]
+    assert column(table_of(*timings), "disturbed") == {"a": True, "b": False}
 
 
 # The report
 
 
-def text_of(*timings: Timing, verdicts: tuple[Verdict, ...] = ()) -> str:
-    return as_text(report(timings, verdicts))
+def text_of(*timings: Timing, verdicts: tuple[Verdict, ...] = (), width: float = 0.01) -> str:
+    return as_text(report(timings, compared(timings, width), verdicts))
 
 
 def test_a_report_tells_environment_conclusion_and_every_workload() -> None:
@@ -270,14 +356,50 @@ def test_a_report_tells_environment_conclusion_and_every_workload() -> None:
     assert "B 8, L 6, S 6, H 2, E 8, D 8; float32; no mask" in text
     assert "float16; causal mask" in text
     assert "/ torch-sdpa" in text
-    assert "/ fastest" in text
+    assert "/ best" in text
+    assert "25% matmul" in text
+    assert "3.00 MiB" in text
 
 
-def test_a_tie_and_a_disturbance_are_told() -> None:
-    timings = [timing("a", 1.0, 0.2, other_load=3.5), timing("b", 1.1, 0.2)]
-    text = as_markdown(report(timings, []))  # which wraps no cells
-    assert "within noise of b; disturbed" in text
+def test_a_tie_what_is_not_settled_and_a_disturbance_are_told() -> None:
+    timings = [timing("a", 1.0, other_load=3.5), timing("b", 1.001)]
+    text = as_markdown(report(timings, compared(timings)))  # which wraps no cells
+    assert "tie with b; disturbed" in text
     assert "cores that others used meanwhile: a 3.50" in text
+    assert "not settled: b" in as_markdown(report(timings, compared(timings, 0.1)))
+
+
+def test_the_mode_is_told_in_words() -> None:
+    assert "no mask; forward\n" in text_of(timing("a", 1.0))
+    assert "causal mask; forward and backward" in text_of(
+        timing("a", 1.0, mode="training", mask="causal")
+    )
+
+
+def test_the_ceilings_are_told() -> None:
+    found = Ceilings(
+        device="cpu",
+        copy={"16384": 75e9, "67108864": 9e9},
+        matmul=23e9,
+        exp=0.9e9,
+        environment=ENVIRONMENT,
+    )
+    text = as_markdown(report([timing("a", 1.0)], ceilings=[found]))
+    assert "copy 9.00 GB/s from memory and 75.0 GB/s in cache" in text
+    assert "matmul 23.0 GFLOP/s" in text
+
+
+@pytest.mark.parametrize(
+    ("cpu", "blas", "told"),
+    [
+        ("AMD EPYC", "torch's MKL 2024.2, AVX2", True),
+        ("Intel(R) Xeon(R)", "torch's MKL 2024.2, AVX512", False),
+        ("AMD EPYC", "libscipy_openblas 0.3 Zen", False),
+    ],
+)
+def test_mkl_on_another_makers_cpu_is_told(cpu: str, blas: str, told: bool) -> None:
+    here = dataclasses.replace(ENVIRONMENT, cpu=cpu, blas=(blas,))
+    assert any("slower path" in line for line in environment_lines(here)) is told
 
 
 def test_a_wrong_timing_shows_its_reason_and_no_time() -> None:
@@ -318,7 +440,8 @@ def test_a_busy_machine_is_told() -> None:
 def test_the_text_fits_a_terminal() -> None:
     names = ["torch-sdpa-efficient", "torch-sdpa-flash", "numpy-reference"]
     timings = [
-        timing(name, 0.001234, 0.0001, workload="tslib/patchtst/weather/h16") for name in names
+        timing(name, 0.001234 * (place + 1), workload="tslib/patchtst/weather/h16")
+        for place, name in enumerate(names)
     ]
     text = text_of(*timings, missing("x", "because of " + "many reasons " * 20))
     assert max(map(len, text.splitlines())) <= WIDTH
@@ -363,10 +486,12 @@ def test_blocks_as_markdown_with_nothing_that_breaks_a_table() -> None:
 def test_a_report_is_made_from_a_folder_of_records(tmp_path: Path) -> None:
     timings = [timing("torch-sdpa", 2.0), timing("a", 1.0), missing("absent")]
     write(tmp_path / "timings.jsonl", timings)
+    write(tmp_path / "comparisons.jsonl", compared(timings))
     write(tmp_path / "verdicts.jsonl", [verdict()])
     text = write_report(tmp_path)
-    assert text == as_text(report(timings, [verdict()]))
-    assert (tmp_path / "report.md").read_text() == as_markdown(report(timings, [verdict()]))
+    blocks = report(timings, compared(timings), [verdict()])
+    assert text == as_text(blocks)
+    assert (tmp_path / "report.md").read_text() == as_markdown(blocks)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
     assert [row["backend"] for row in rows] == ["a", "torch-sdpa", "absent"]
     assert rows[0]["rank"] == "1"
@@ -397,18 +522,19 @@ def test_a_malformed_record_is_refused_by_its_line(tmp_path: Path) -> None:
 
 
 def told(*timings: Timing) -> list[str]:
+    over_baseline = {c.backend: c for c in compared(timings) if c.against == BASELINE}
     file = io.StringIO()
     progress = Progress(file)
     progress.started(ENVIRONMENT, len(timings))
     for one in timings:
-        progress.measured(one)
+        progress.measured(one, over_baseline.get(one.backend))
     return file.getvalue().split("\n\n", 1)[1].splitlines()
 
 
-def test_progress_is_a_line_for_each_timing_with_its_ratio_so_far() -> None:
+def test_progress_is_a_line_for_each_timing_with_its_ratio() -> None:
     first, baseline, third = told(timing("a", 1.0), timing("torch-sdpa", 2.0), timing("b", 3.0))
-    assert first.split() == ["1/3", "toy", "a", "1.00", "s"]
-    assert baseline.endswith("1.00 of torch-sdpa")
+    assert first.split() == ["1/3", "toy", "a", "1.00", "s", "0.500", "of", "torch-sdpa"]
+    assert baseline.split() == ["2/3", "toy", "torch-sdpa", "2.00", "s"]
     assert third.endswith("1.50 of torch-sdpa")
 
 

@@ -101,6 +101,15 @@ def test_markdown_and_page_escape_what_the_candidate_says() -> None:
     assert "http" not in page
 
 
+def test_the_page_shows_the_badge_and_lets_what_is_there_stand_out() -> None:
+    one = verdict(FAILED)
+    page = as_html(verdict_blocks(one, TEXT, ""), badge(one))
+    assert page.index("<svg") < page.index("<h1>")
+    (row,) = [line for line in page.splitlines() if line.startswith("<tr><td>all</td>")]
+    assert '<td class="figure">1</td>' in row
+    assert '<td class="figure nothing">0</td>' in row
+
+
 @pytest.mark.parametrize("conformant", [True, False])
 def test_the_badge_is_an_svg_that_says_the_outcome(conformant: bool) -> None:
     root = ElementTree.fromstring(badge(verdict(PASSED, conformant=conformant)))

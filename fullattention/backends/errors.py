@@ -7,6 +7,10 @@ class InvalidInputError(ValueError):
     """An argument breaks a rule of the contract; the message names the argument and the rule."""
 
 
+class LimitError(ValueError):
+    """A call is beyond what a kernel or its device can do; the message names the limit."""
+
+
 class UnavailableError(RuntimeError):
     """A backend cannot run here.
 

@@ -83,6 +83,31 @@ def own_device(array: Array) -> str:
     return _text_of(array.device)
 
 
+def own_reshape(array: Array, shape: Shape) -> Array:
+    """The array under another shape."""
+    return array.reshape(shape)
+
+
+def own_swapaxes(array: Array, first: int, second: int) -> Array:
+    """The array with two axes exchanged."""
+    return array.swapaxes(first, second)
+
+
+def own_all(array: Array) -> Array:
+    """Whether all entries along the last axis are True; the axis stays, with one entry."""
+    return array.all(-1)[..., None]
+
+
+def own_any(array: Array) -> Array:
+    """Whether any entry along the last axis is True; the axis stays, with one entry."""
+    return array.any(-1)[..., None]
+
+
+def own_and_not(array: Array, other: Array) -> Array:
+    """Where a boolean array is True and another, which broadcasts to it, is not."""
+    return array & ~other
+
+
 @functools.cache  # a call of the layer asks several times, and small calls last microseconds
 def _text_of(value: object) -> str:
     return str(value)
@@ -114,8 +139,17 @@ class Arrays:
     any_true: Callable[[Array], bool]
     """False if no entry of a boolean array is True; may answer True without looking where looking
     would wait for a device."""
+    wrap: Callable[[np.ndarray], Array] | None = None
+    """An array on the CPU over the memory of a contiguous NumPy array; None where the library has
+    no such arrays."""
     device: Callable[[Array], str] = own_device
     """Where an array lies, as `put` takes it."""
+    reshape: Callable[[Array, Shape], Array] = own_reshape
+    swapaxes: Callable[[Array, int, int], Array] = own_swapaxes
+    all: Callable[[Array], Array] = own_all
+    any: Callable[[Array], Array] = own_any
+    and_not: Callable[[Array, Array], Array] = own_and_not
+    """What the layer does to masks, for libraries whose arrays lack it; see the defaults."""
     vjp: VectorJacobian | None = None
     """Differentiates; None where the library does not."""
 

@@ -29,6 +29,11 @@ def seed(value: int) -> None:
     _generator = np.random.default_rng(value)
 
 
+def draw_seed() -> int:
+    """A seed for kernels that bring a generator of their own, below 2^63."""
+    return int(_generator.integers(2**63))
+
+
 def drop(weights: np.ndarray, dropout: float) -> np.ndarray:
     """Drop weights with probability `dropout` and divide the kept ones by its complement."""
     if dropout == 0.0:
@@ -68,6 +73,7 @@ ARRAYS = Arrays(
     library="numpy",
     type=np.ndarray,
     put=_put,
+    wrap=np.asarray,
     take=np.array,
     strided=_strided,
     synchronize=_synchronize,

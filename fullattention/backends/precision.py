@@ -59,8 +59,6 @@ class Precision:
     """Absolute error of a weight that underflows before that product."""
     tile: int = 0
     """Smallest number of keys between two rescalings of an online softmax; 0: not online."""
-    blocked: bool = False
-    """Whether sums over keys are formed tile by tile."""
     recompute: bool = False
     """Whether weights are rebuilt as exp(score - logsumexp)."""
 
@@ -131,10 +129,6 @@ def widest(*models: Precision) -> Precision:
     largest = {
         name: max(getattr(model, name) for model in models)
         for name in Precision.__dataclass_fields__
-        if name not in ("tile", "blocked")
+        if name != "tile"
     }
-    return Precision(
-        **largest,
-        tile=min(tiles, default=0),
-        blocked=all(model.blocked for model in models),
-    )
+    return Precision(**largest, tile=min(tiles, default=0))

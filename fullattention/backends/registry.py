@@ -25,23 +25,23 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-flash": "fullattention.backends.torch_sdpa:flash_attention",
     "torch-sdpa-efficient": "fullattention.backends.torch_sdpa:efficient",
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
+    "numba-cpu": "fullattention.backends.numba_cpu:backend",
+    "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
+    "cupy-matmul": "fullattention.backends.cupy_matmul:backend",
+    "cupy-fused": "fullattention.backends.cupy_fused:backend",
+    "cupy-fused-torch": "fullattention.backends.cupy_fused:for_torch",
+    "numba-cuda": "fullattention.backends.numba_cuda:backend",
+    "numba-cuda-torch": "fullattention.backends.numba_cuda:for_torch",
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
-
-PLANNED: dict[str, str] = {
-    "cupy-matmul": "not written yet: CuPy backends come in a later version",
-    "cupy-fused": "not written yet: CuPy backends come in a later version",
-    "numba-cuda": "not written yet: Numba CUDA backends come in a later version",
-}
-"""Name -> why there is nothing to run."""
 
 EXTRAS = {"torch": "torch", "ml_dtypes": "suite", "numba": "numba", "cupy": "cuda12 or cuda13"}
 """Import name of an optional library -> the extra that brings it."""
 
 
 def names() -> list[str]:
-    """Every backend known by name: built in, planned, and registered by entry points."""
-    return list(dict.fromkeys([*BUILT_IN, *PLANNED, *_entry_points()]))
+    """Every backend known by name: built in, and registered by entry points."""
+    return list(dict.fromkeys([*BUILT_IN, *_entry_points()]))
 
 
 @functools.cache
@@ -53,8 +53,6 @@ def load(spec: str, device: str = "cpu") -> Backend:
         LookupError: there is no such backend.
         TypeError: the object is no backend.
     """
-    if spec in PLANNED:
-        raise UnavailableError(spec, PLANNED[spec])
     found = load_object(spec)
     if isinstance(found, Backend):
         if found.device != device:

@@ -32,10 +32,13 @@ def seed(value: int) -> None:
 
 
 def _put(array: np.ndarray, device: str) -> torch.Tensor:
-    contiguous = np.array(array, order="C")
+    return _wrap(np.array(array, order="C")).to(device)
+
+
+def _wrap(array: np.ndarray) -> torch.Tensor:
     if str(array.dtype) == "bfloat16":
-        return torch.from_numpy(contiguous.view(np.uint16)).view(torch.bfloat16).to(device)
-    return torch.from_numpy(contiguous).to(device)
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _take(tensor: torch.Tensor) -> np.ndarray:
@@ -78,24 +81,20 @@ def _vjp(
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     leaves = [x if x.requires_grad else x.detach().requires_grad_() for x in inputs]
     results = function(*leaves)
-    pairs = [
-        (result, cotangent)
+    # Cotangents as arguments of grad would make torch import sympy.
+    loss = sum(
+        (result * cotangent).sum()
         for result, cotangent in zip(results, cotangents, strict=True)
         if cotangent is not None
-    ]
-    gradients = torch.autograd.grad(
-        [result for result, _ in pairs],
-        leaves,
-        [cotangent for _, cotangent in pairs],
-        create_graph=True,
     )
-    return results, gradients
+    return results, torch.autograd.grad(loss, leaves, create_graph=True)
 
 
 ARRAYS = Arrays(
     library="torch",
     type=torch.Tensor,
     put=_put,
+    wrap=_wrap,
     take=_take,
     strided=_strided,
     synchronize=_synchronize,

@@ -1,40 +1,108 @@
-"""Random queries, keys and values for a workload."""
+"""Random queries, keys and values for a workload, made once and read by every process."""
 
 from __future__ import annotations
 
-import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fullattention.bench.modes import Inputs
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.data import numpy_dtype
 
 SEED = 2017
 """Every timing uses the same numbers, so that a wrong one can be looked into."""
 
-Inputs = tuple[np.ndarray, np.ndarray, np.ndarray]
+SETS = 4
+"""Different inputs that calls take in turn: a result of the last call is no result of this one."""
+
+PAGE = 4096
+"""Bytes. Every array begins on a page, and each set of inputs one page after the last."""
+
+AT_ONCE = 2**22
+"""Numbers that are drawn at once, to spare memory."""
+
+Strided = Callable[[Any, tuple[int, ...], tuple[int, ...], int], Any]
+"""Makes a view of a 1-D array: shape, strides and offset in elements."""
 
 
-@functools.lru_cache(maxsize=1)  # the backends of one workload follow each other
-def random_inputs(workload: Workload, seed: int) -> Inputs:
-    """Queries (B, L, H, E), keys (B, S, H, E) and values (B, S, H, D), read-only.
+def _view(
+    numbers: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> np.ndarray:
+    return numbers[offset : offset + math.prod(shape)].reshape(shape)
 
-    Normal deviates: unlike small whole numbers, they round in every step, so that an error in
-    precision shows.
+
+@dataclass(frozen=True)
+class InputPool:
+    """A file of random numbers, and where in it the inputs of a workload lie.
+
+    The sets overlap: each argument is that of the set before it, one page further on. So they have
+    other values at other addresses, and hardly take more memory than one.
     """
-    B, L, S, H, E, D = workload.shape
-    random = np.random.default_rng(seed)
-    q, k, v = (
-        _normal(random, shape, workload.dtype)
-        for shape in ((B, L, H, E), (B, S, H, E), (B, S, H, D))
-    )
-    return q, k, v
 
+    path: Path
+    workload: Workload
 
-def _normal(random: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    if dtype == "float64":
-        array = random.standard_normal(shape)
-    else:
-        array = random.standard_normal(shape, np.float32).astype(numpy_dtype(dtype), copy=False)
-    array.flags.writeable = False
-    return array
+    def write(self, seed: int) -> None:
+        """Draw the numbers.
+
+        Normal deviates: unlike small whole numbers, they round in every step, so that an error in
+        precision shows.
+        """
+        random = np.random.default_rng(seed)
+        numbers = self._map("w+")
+        for start in range(0, len(numbers), AT_ONCE):
+            part = numbers[start : start + AT_ONCE]
+            kind = np.float64 if part.dtype == np.float64 else np.float32
+            part[:] = random.standard_normal(len(part), kind).astype(part.dtype, copy=False)
+
+    def read_only(self) -> np.ndarray:
+        """The numbers, 1-D, as they were drawn."""
+        return self._map("r")
+
+    def private(self) -> np.ndarray:
+        """The numbers, 1-D, in memory shared until this process writes to it."""
+        return self._map("c")
+
+    def sets(self, numbers: Any, strided: Strided = _view) -> list[Inputs]:
+        """Each set of inputs, as views, which read nothing.
+
+        q is (B, L, H, E), k (B, S, H, E), v (B, S, H, D), and where the workload has a backward
+        pass g is (B, L, H, D).
+
+        Args:
+            numbers: what `read_only` or `private` gives, or an array of another library over it.
+            strided: makes views of `numbers`.
+        """
+        return [self._inputs(numbers, number * self._page, strided) for number in range(SETS)]
+
+    def _inputs(self, numbers: Any, offset: int, strided: Strided) -> Inputs:
+        arrays = []
+        for shape in self._shapes():
+            strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+            arrays.append(strided(numbers, shape, strides, offset))
+            offset += self._room(shape)
+        return Inputs(*arrays, *[None] * (len(Inputs._fields) - len(arrays)))
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        B, L, S, H, E, D = self.workload.shape
+        shapes: list[tuple[int, ...]] = [(B, L, H, E), (B, S, H, E), (B, S, H, D)]
+        return [*shapes, (B, L, H, D)] if self.workload.mode == "training" else shapes
+
+    @property
+    def _page(self) -> int:
+        return PAGE // numpy_dtype(self.workload.dtype).itemsize
+
+    def _room(self, shape: tuple[int, ...]) -> int:
+        """Elements between one argument and the next: whole pages, enough for all sets."""
+        return (-(-math.prod(shape) // self._page) + SETS - 1) * self._page
+
+    def _map(self, mode: Any) -> np.ndarray:
+        length = sum(map(self._room, self._shapes()))
+        kind = numpy_dtype(self.workload.dtype)
+        mapped = np.memmap(self.path, np.uint8, mode, shape=(length * kind.itemsize,))
+        return np.asarray(mapped).view(kind)

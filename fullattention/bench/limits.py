@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from fullattention.backends.precision import UNIT_ROUNDOFF
-from fullattention.bench.calls import Calls, Clock, build_layer
-from fullattention.bench.inputs import Inputs
+from fullattention.bench.modes import Inputs, make_call
+from fullattention.bench.turns import Clock
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.data import numpy_dtype
-from fullattention.conformance.subject import Layer, Subject
+from fullattention.conformance.subject import Subject
 from fullattention.machine.hardware import GIB
 
 TENSOR_COPIES = 4
 """Of q, k, v and the result at once: ours, the backend's, and a wider or transposed one of each."""
+
+TRAINING_COPIES = 2
+"""Of everything, where a backward pass adds its own."""
 
 SCORE_COPIES = 3
 """Of the scores at once, where they are stored: raw, scaled, and their exponentials."""
@@ -50,13 +54,15 @@ def require_memory(subject: Subject, workload: Workload, free: int) -> None:
 def _bytes_needed(subject: Subject, workload: Workload) -> int:
     B, L, S, H, E, D = workload.shape
     tensors = B * H * (L * E + S * E + S * D + L * D) * numpy_dtype(workload.dtype).itemsize
-    return TENSOR_COPIES * tensors + SCORE_COPIES * _score_bytes(subject, workload)
+    passes = TRAINING_COPIES if workload.mode == "training" else 1
+    return passes * (TENSOR_COPIES * tensors + SCORE_COPIES * _score_bytes(subject, workload))
 
 
 def _score_bytes(subject: Subject, workload: Workload) -> int:
     """Size of all scores on the host; none where an online softmax keeps tiles of them only."""
     model = subject.precision[workload.dtype]
     online = model.tile > 0 and "wide_scores" not in subject.lacks
+    online = online and workload.mode != "weights"
     if subject.device != "cpu" or online:
         return 0
     B, L, S, H, _, _ = workload.shape
@@ -87,13 +93,10 @@ def _predicted_call(
     will do. Else two parts tell what a call costs and what its size adds: a thread that waits for
     a busy core costs a small part as much as the whole.
     """
-    q, k, v = inputs
-    layer = build_layer(subject, workload)
     smaller: tuple[int, float] | None = None
     for batch, queries in _growing_parts(workload):
         size, rest = batch * queries, workload.shape.B * workload.shape.L - batch * queries
-        part = (q[:batch, :queries], k[:batch], v[:batch])
-        seconds = _steady_call(subject, layer, part, clock)
+        seconds = _steady_call(subject, workload, inputs, batch, queries, clock)
         in_proportion = seconds + rest * seconds / size
         if in_proportion <= longest or seconds > longest:
             return in_proportion
@@ -116,9 +119,27 @@ def _growing_parts(workload: Workload) -> Iterator[tuple[int, int]]:
         yield batch, queries
 
 
-def _steady_call(subject: Subject, layer: Layer, part: Inputs, clock: Clock) -> float:
-    """Seconds of the faster of two calls, after one that may have compiled."""
-    arrays = tuple(subject.arrays.put(array, subject.device) for array in part)
-    calls = Calls(subject, layer, arrays)
-    calls()
-    return min(calls.seconds(clock), calls.seconds(clock))
+def _steady_call(
+    subject: Subject, workload: Workload, inputs: Inputs, batch: int, queries: int, clock: Clock
+) -> float:
+    """Seconds of the faster of two calls on a part, after one that may have compiled."""
+    q, k, v, g = inputs
+    part = (q[:batch, :queries], k[:batch], v[:batch], None if g is None else g[:batch, :queries])
+    on_host = workload.mode == "host"
+    arrays = Inputs(
+        *(
+            array if array is None or on_host else subject.arrays.put(array, subject.device)
+            for array in part
+        )
+    )
+    shape = workload.shape._replace(B=batch, L=queries)
+    call = make_call(subject, dataclasses.replace(workload, shape=shape))
+
+    def seconds() -> float:
+        start = clock()
+        call(arrays)
+        subject.arrays.synchronize(subject.device)
+        return clock() - start
+
+    seconds()
+    return min(seconds(), seconds())

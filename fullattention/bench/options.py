@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from fullattention.backends import names
+from fullattention.bench.modes import MODES, applies
+from fullattention.bench.workload_files import read_workloads
 from fullattention.bench.workloads import Workload, parse_shape, select
 from fullattention.machine.hardware import usable_cores
-
-BASELINE = "torch-sdpa"
-"""Timed first, so that every later line can be told as a ratio to it."""
+from fullattention.records import BASELINE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class Options:
     out: Path | None
     """Folder that the records are appended to; None: they are not kept."""
 
-    def workload(self, name: str) -> Workload:
-        """The chosen workload of this name."""
-        return next(workload for workload in self.workloads if workload.name == name)
+    def workload(self, title: str) -> Workload:
+        """The chosen workload of this title."""
+        return next(workload for workload in self.workloads if workload.title == title)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -50,6 +50,18 @@ def add_options(parser: pytest.Parser) -> None:
         action="append",
         metavar="B,L,S,H,E,D",
         help="workload of your own, again for more",
+    )
+    group.addoption(
+        "--workloads",
+        action="append",
+        metavar="FILE",
+        help="workloads of a file that nn.capture wrote, again for more",
+    )
+    group.addoption(
+        "--mode",
+        action="append",
+        choices=tuple(MODES),
+        help="again for more (default: forward; with --full: all)",
     )
     group.addoption("--threads", type=int, metavar="N", help="threads (default: all usable cores)")
     group.addoption("--full", action="store_true", help="every workload, and longer measuring")
@@ -68,7 +80,9 @@ def options_of(config: pytest.Config) -> Options:
             backends=_listed(given("backend")),
             workloads=_listed(given("workload")),
             shapes=_listed(given("shape")),
+            workload_files=_listed(given("workloads")),
             dtypes=_listed(given("dtype")),
+            modes=_listed(given("mode")),
             device=given("device"),
             threads=given("threads"),
             full=given("full"),
@@ -83,7 +97,9 @@ def make_options(
     backends: Iterable[str] = (),
     workloads: Iterable[str] = (),
     shapes: Iterable[str] = (),
+    workload_files: Iterable[str] = (),
     dtypes: Iterable[str] = (),
+    modes: Iterable[str] = (),
     device: str = "cpu",
     threads: int | None = None,
     full: bool = False,
@@ -92,26 +108,36 @@ def make_options(
     """The options with their defaults filled in.
 
     Raises:
-        LookupError: there is no such workload.
-        ValueError: a shape, a dtype or the number of threads is none.
+        LookupError: there is no such workload or mode, or the mode is for none of the workloads.
+        ValueError: a shape, a file, a dtype or the number of threads is none.
     """
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads is {threads}: at least 1")
+    cores = usable_cores()
+    if threads is not None and not 1 <= threads <= cores:
+        raise ValueError(f"threads is {threads}: from 1 to {cores}, the cores this process may use")
     asked = list(dict.fromkeys(backends))
     chosen = names() if asked in ([], ["all"]) else asked
     return Options(
         backends=tuple(sorted(chosen, key=lambda name: name != BASELINE)),
-        workloads=tuple(_in_dtypes(_chosen(workloads, shapes, full), dtypes)),
+        workloads=tuple(
+            _in_modes(
+                _in_dtypes(_chosen(workloads, shapes, workload_files, full), dtypes),
+                list(modes) or (list(MODES) if full else ["forward"]),
+                device,
+            )
+        ),
         device=device,
-        threads=threads or usable_cores(),
+        threads=threads or cores,
         full=full,
         out=out,
     )
 
 
-def _chosen(names: Iterable[str], shapes: Iterable[str], full: bool) -> list[Workload]:
-    """The named workloads and the given shapes; a shape alone replaces the default set."""
+def _chosen(
+    names: Iterable[str], shapes: Iterable[str], files: Iterable[str], full: bool
+) -> list[Workload]:
+    """The named workloads, and one's own, which alone replace the default set."""
     names, own = tuple(names), [parse_shape(text) for text in shapes]
+    own += [workload for file in files for workload in read_workloads(Path(file))]
     return own if own and not names else [*select(names, full=full), *own]
 
 
@@ -120,6 +146,34 @@ def _in_dtypes(workloads: list[Workload], dtypes: Iterable[str]) -> list[Workloa
     dtypes = tuple(dtypes)
     wanted = [w.in_dtype(d) for w in workloads for d in dtypes] if dtypes else workloads
     return list(dict.fromkeys(wanted))
+
+
+def _in_modes(workloads: list[Workload], modes: list[str], device: str) -> list[Workload]:
+    """Each workload in each of the modes that it can be run in."""
+    if unknown := [mode for mode in modes if mode not in MODES]:
+        raise LookupError(f"no mode is called {unknown[0]!r}; there are {', '.join(MODES)}")
+    found = dict.fromkeys(MODES[m](w) for w in workloads for m in modes if applies(m, w, device))
+    titles = [workload.title for workload in found]
+    if not found:
+        raise LookupError(f"mode {', '.join(modes)} is for none of the workloads on {device}")
+    for title in titles:
+        if titles.count(title) > 1:
+            raise ValueError(f"two different workloads are called {title!r}: rename one")
+    return list(found)
+
+
+def thread_counts(text: str) -> list[int]:
+    """The numbers of threads that `1,2,all` stands for, each once.
+
+    Raises:
+        ValueError: a part is neither a positive whole number nor `all`.
+    """
+    counts = []
+    for part in text.split(","):
+        if part != "all" and not (part.isdecimal() and int(part)):
+            raise ValueError(f"threads is {text!r}: whole numbers from 1 on, or `all`, by commas")
+        counts.append(usable_cores() if part == "all" else int(part))
+    return list(dict.fromkeys(counts))
 
 
 def _listed(value: str | list[str] | None) -> list[str]:

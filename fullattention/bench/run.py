@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import sys
@@ -13,8 +14,8 @@ from typing import Protocol
 import pytest
 
 from fullattention.bench.options import make_options
-from fullattention.bench.session import SESSION, TIMINGS, VERDICTS, BenchSession
-from fullattention.records import Environment, Timing, Verdict, read
+from fullattention.bench.session import SESSION, BenchSession
+from fullattention.records import TIMINGS, VERDICTS, Comparison, Environment, Timing, Verdict, read
 
 RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
@@ -26,7 +27,7 @@ class Listener(Protocol):
     def started(self, environment: Environment, count: int) -> None:
         """So many timings are to be made, on this machine."""
 
-    def measured(self, timing: Timing) -> None:
+    def measured(self, timing: Timing, over_baseline: Comparison | None) -> None:
         """One timing is done, or it is known why there is none."""
 
 
@@ -35,7 +36,9 @@ def run(
     backends: Iterable[str] = (),
     workloads: Iterable[str] = (),
     shapes: Iterable[str] = (),
+    workload_files: Iterable[str] = (),
     dtypes: Iterable[str] = (),
+    modes: Iterable[str] = (),
     device: str = "cpu",
     threads: int | None = None,
     full: bool = False,
@@ -49,7 +52,9 @@ def run(
         backends: names, `module:object` or `path.py[:object]`; none or `all`: every known one.
         workloads: names or globs; none: the default set.
         shapes: workloads of one's own, each `B,L,S,H,E,D`.
+        workload_files: files of workloads, as `workload_files.write_workloads` writes them.
         dtypes: in which each workload is run; none: the workload's own.
+        modes: in which each workload is run; none: forward, or all if `full`.
         device: that the backends run on.
         threads: that the libraries may use; None: as many as there are usable cores.
         full: whether to run every workload and to measure longer.
@@ -61,25 +66,27 @@ def run(
         The exit status: 0 if all that was timed is right, 1 if a backend was wrong or nothing was
         timed, 2 if an argument makes no sense, 130 after an interruption.
     """
-    out = out or Path("results") / datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
+    out = out or default_folder()
     try:
         session = BenchSession(
             make_options(
                 backends=backends,
                 workloads=workloads,
                 shapes=shapes,
+                workload_files=workload_files,
                 dtypes=dtypes,
+                modes=modes,
                 device=device,
                 threads=threads,
                 full=full,
                 out=out,
             )
         )
-    except (LookupError, TypeError, ValueError) as error:
-        print(f"fullattention bench: {error.args[0]}", file=sys.stderr)
+    except (LookupError, OSError, TypeError, ValueError) as error:
+        print(f"fullattention bench: {error}", file=sys.stderr)
         return USAGE
     relay = _Relay(session, listener)
-    with warnings.catch_warnings():
+    with contextlib.closing(session), warnings.catch_warnings():
         # What pytest-benchmark says where nothing was timed; the report says why.
         warnings.filterwarnings("ignore", "Not saving anything|Benchmark fixture was not used")
         ended = pytest.main(_arguments(out), plugins=[relay])
@@ -88,6 +95,11 @@ def run(
     if relay.interrupted:
         return INTERRUPTED
     return RIGHT if ended == pytest.ExitCode.OK and _all_right(out) else WRONG
+
+
+def default_folder() -> Path:
+    """Where a run's records go: a folder that is named by the time."""
+    return Path("results") / datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
 
 
 def _arguments(out: Path) -> list[str]:
@@ -124,10 +136,10 @@ class _Relay:
         self.listener.started(self.session.environment, len(session.items))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
+        if report.when == "setup":
             for name, value in report.user_properties:
-                if name == "timing" and isinstance(value, Timing):
-                    self.listener.measured(value)
+                if name == "measured" and isinstance(value, tuple):
+                    self.listener.measured(*value)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
         return report.outcome, "", ""

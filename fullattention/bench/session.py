@@ -1,24 +1,48 @@
-"""One run of the benchmarks: its backends, their verdicts, its machine, and where records go."""
+"""One run of the benchmarks: its workers, their verdicts, its machine, and where records go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from fullattention.backends import UnavailableError
+from fullattention.bench.ceilings import Rates, ceilings
+from fullattention.bench.ceilings import measure as measure_ceilings
+from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.measure import (
+    THOROUGH,
+    Candidate,
+    Effort,
+    Measured,
+    measure,
+    untimed,
+)
 from fullattention.bench.options import Options, options_of
-from fullattention.bench.timing import THOROUGH, Effort, Measure, first_line, not_run, time_subject
+from fullattention.bench.worker import JUDGING, OutError, Worker
 from fullattention.bench.workloads import Workload
-from fullattention.conformance.subject import Subject, load_subject
-from fullattention.conformance.suite import judge_subject
+from fullattention.conformance.subject import Declaration
 from fullattention.machine.environment import environment
-from fullattention.machine.threads import set_threads
-from fullattention.records import Timing, Verdict, write
+from fullattention.records import (
+    CEILINGS,
+    COMPARISONS,
+    TIMINGS,
+    VERDICTS,
+    Ceilings,
+    Comparison,
+    Environment,
+    Timing,
+    Verdict,
+    write,
+)
 
-TIMINGS = "timings.jsonl"
-VERDICTS = "verdicts.jsonl"
+LOSSES = 3
+"""Processes that a candidate may take down before the rest of its workloads are given up."""
 
 
 class BenchSession:
@@ -32,74 +56,137 @@ class BenchSession:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.subjects = {spec: _load(spec, options.device) for spec in options.backends}
-        _require_different_names(self.subjects)
-        # Only now are the libraries loaded that have threads to set and a BLAS to name.
-        set_threads(options.threads)
-        self.environment = environment(options.threads)
         self.effort = THOROUGH if options.full else Effort()
-        self.verdicts: dict[tuple[str, str], Verdict] = {}
-        if options.out is not None:
-            _claim(options.out)
-
-    def time(
-        self, spec: str, workload: Workload, measure: Measure, tell: Callable[[Timing], None]
-    ) -> Timing:
-        """One timing, recorded and told as soon as it is made, whatever comes of it.
-
-        An error of the candidate's own is recorded too, and then passed on.
-        """
+        self.workers = {spec: self._start(spec) for spec in options.backends}
         try:
-            timing = self._time(spec, workload, measure)
-        except Exception as error:
-            reason = f"raised {type(error).__name__}: {first_line(error)}"
-            self._record(self._not_run(spec, workload, reason), tell)
+            self.declarations = {
+                spec: _declaration(worker) for spec, worker in self.workers.items()
+            }
+            _require_different_names(self.declarations)
+            self.environment = self._environment()
+            self.rates = _rates(options.device, options.threads)
+            if options.out is not None:
+                _claim(options.out)
+        except BaseException:
+            self.close()
             raise
-        self._record(timing, tell)
-        return timing
+        self.losses = dict.fromkeys(options.backends, 0)
+        self.verdicts: dict[tuple[str, str], Verdict] = {}
+        self.measured: dict[Workload, Measured] = {}
+        if self.rates is not None:
+            self._write(CEILINGS, ceilings(self.rates, options.device, self.environment))
 
-    def _time(self, spec: str, workload: Workload, measure: Measure) -> Timing:
-        subject = self.subjects[spec]
-        if isinstance(subject, UnavailableError):
-            return self._not_run(spec, workload, subject.reason)
-        if workload.dtype not in subject.precision:
-            takes = f"it takes {', '.join(subject.precision)}"
-            reason = f"{workload.dtype}: {subject.lacks.get(workload.dtype, takes)}"
-            return self._not_run(spec, workload, reason)
-        return time_subject(
-            subject,
-            workload,
-            verdict=self._verdict(subject, workload.dtype),
-            environment=self.environment,
-            measure=measure,
-            effort=self.effort,
-        )
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.workers.values():
+            worker.stop()
 
-    def _not_run(self, spec: str, workload: Workload, reason: str) -> Timing:
-        subject = self.subjects[spec]
-        return not_run(
+    def measure(self, workload: Workload) -> Measured:
+        """What the contest of all candidates on a workload gives; it is held only once.
+
+        Its records are written before anything else can happen.
+        """
+        if workload not in self.measured:
+            self.measured[workload] = found = self._measure(workload)
+            for timing in found.timings.values():
+                self._write(TIMINGS, timing)
+            for comparison in found.comparisons:
+                self._write(COMPARISONS, comparison)
+        return self.measured[workload]
+
+    def name(self, spec: str) -> str:
+        """The candidate's own name, by which records call it."""
+        return _name(spec, self.declarations[spec])
+
+    def _measure(self, workload: Workload) -> Measured:
+        candidates, missing = [], {}
+        for spec in self.options.backends:
+            found = self._candidate(spec, workload)
+            if isinstance(found, Timing):
+                missing[found.backend] = found
+            else:
+                candidates.append(found)
+        with tempfile.TemporaryDirectory(prefix="fullattention-") as folder:
+            pool = InputPool(Path(folder) / "inputs", workload)
+            pool.write(SEED)
+            measured = measure(
+                pool,
+                candidates,
+                environment=self.environment,
+                effort=self.effort,
+                rates=self.rates,
+            )
+        names = map(self.name, self.options.backends)
+        timings = {**missing, **measured.timings}
+        return dataclasses.replace(measured, timings={name: timings[name] for name in names})
+
+    def _candidate(self, spec: str, workload: Workload) -> Candidate | Timing:
+        """The candidate, or why it cannot take part."""
+        declared, dtype = self.declarations[spec], workload.dtype
+        if isinstance(declared, UnavailableError):
+            return self._untimed(spec, workload, declared.reason)
+        if dtype not in declared.precision:
+            takes = f"it takes {', '.join(declared.precision)}"
+            return self._untimed(spec, workload, f"{dtype}: {declared.lacks.get(dtype, takes)}")
+        try:
+            worker = self._worker(spec)
+            return Candidate(declared, worker, self._verdict(spec, worker, dtype))
+        except OutError as error:
+            return self._untimed(spec, workload, str(error))
+
+    def _untimed(self, spec: str, workload: Workload, reason: str) -> Timing:
+        return untimed(
             workload,
             self.environment,
-            backend=_name(spec, subject),
-            version=subject.version if isinstance(subject, Subject) else "",
+            backend=self.name(spec),
             device=self.options.device,
             reason=reason,
-            verdict=self.verdicts.get((_name(spec, subject), workload.dtype)),
         )
 
-    def _verdict(self, subject: Subject, dtype: str) -> Verdict:
-        """The verdict on a candidate in a dtype, reached in this process and only once."""
-        if (subject.name, dtype) not in self.verdicts:
-            verdict = judge_subject(subject, level="quick", dtypes=(dtype,))
-            self.verdicts[subject.name, dtype] = verdict
-            if self.options.out is not None:
-                write(self.options.out / VERDICTS, [verdict])
-        return self.verdicts[subject.name, dtype]
+    def _start(self, spec: str) -> Worker:
+        return Worker(spec, self.options.device, self.options.threads)
 
-    def _record(self, timing: Timing, tell: Callable[[Timing], None]) -> None:
+    def _worker(self, spec: str) -> Worker:
+        """The candidate's worker, started anew after each one that it took down.
+
+        Raises:
+            OutError: it took down too many, or does not load again.
+        """
+        if self.workers[spec].process.is_alive():
+            return self.workers[spec]
+        self.losses[spec] += 1
+        if self.losses[spec] >= LOSSES:
+            raise OutError(f"{LOSSES} processes hung or were taken down before")
+        self.workers[spec] = self._start(spec)
+        # A verdict is that of the process that is timed.
+        self.verdicts = {key: one for key, one in self.verdicts.items() if key[0] != spec}
+        try:
+            self.workers[spec].declaration()
+        except (UnavailableError, LookupError, TypeError) as error:
+            self.losses[spec] = LOSSES
+            raise OutError(f"could not be loaded again: {error}") from error
+        return self.workers[spec]
+
+    def _verdict(self, spec: str, worker: Worker, dtype: str) -> Verdict:
+        """The verdict on a candidate in a dtype, reached in its worker and only once.
+
+        Raises:
+            OutError: judging took the worker down.
+        """
+        if (spec, dtype) not in self.verdicts:
+            verdict: Verdict = worker.ask("judge", dtype, seconds=JUDGING)
+            self.verdicts[spec, dtype] = verdict
+            self._write(VERDICTS, verdict)
+        return self.verdicts[spec, dtype]
+
+    def _environment(self) -> Environment:
+        """This machine's, with the BLAS libraries that the workers have loaded."""
+        found = {name for worker in self.workers.values() for name in worker.blas}
+        return dataclasses.replace(environment(self.options.threads), blas=tuple(sorted(found)))
+
+    def _write(self, name: str, record: Timing | Verdict | Comparison | Ceilings) -> None:
         if self.options.out is not None:
-            write(self.options.out / TIMINGS, [timing])
-        tell(timing)
+            write(self.options.out / name, [record])
 
 
 SESSION = pytest.StashKey[BenchSession]()
@@ -113,32 +200,50 @@ def bench_session(config: pytest.Config) -> BenchSession:
     """
     if SESSION not in config.stash:
         try:
-            config.stash[SESSION] = BenchSession(options_of(config))
+            config.stash[SESSION] = session = BenchSession(options_of(config))
         except (LookupError, TypeError, ValueError) as error:
             raise pytest.UsageError(error.args[0]) from error
+        config.add_cleanup(session.close)
     return config.stash[SESSION]
 
 
-def _load(spec: str, device: str) -> Subject | UnavailableError:
+def _declaration(worker: Worker) -> Declaration | UnavailableError:
     try:
-        return load_subject(spec, device)
+        return worker.declaration()
     except UnavailableError as error:
         return error
 
 
-def _name(spec: str, subject: Subject | UnavailableError) -> str:
-    return subject.name if isinstance(subject, Subject) else spec
+def _rates(device: str, threads: int) -> Rates | None:
+    """The machine's ceilings, from a process of its own; None where they cannot be measured."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+        try:
+            return pool.submit(measure_ceilings, device, threads).result()
+        except (
+            AssertionError,  # torch's, where it is built without CUDA
+            RuntimeError,
+            ValueError,
+            concurrent.futures.BrokenExecutor,
+        ):
+            return None
 
 
-def _require_different_names(subjects: Mapping[str, Subject | UnavailableError]) -> None:
+def _name(spec: str, declaration: Declaration | UnavailableError) -> str:
+    return declaration.name if isinstance(declaration, Declaration) else spec
+
+
+def _require_different_names(
+    declarations: Mapping[str, Declaration | UnavailableError],
+) -> None:
     """Refuse candidates that records could not tell apart.
 
     Raises:
         ValueError: two have the same name; the message says which.
     """
     first: dict[str, str] = {}
-    for spec, subject in subjects.items():
-        name = _name(spec, subject)
+    for spec, declaration in declarations.items():
+        name = _name(spec, declaration)
         if name in first:
             raise ValueError(f"backend {first[name]} and {spec} are both called {name!r}")
         first[name] = spec

@@ -1,12 +1,16 @@
-"""Each workload on each backend, as pytest-benchmark runs it.
+"""Each workload on each backend, as pytest-benchmark shows and keeps it.
 
 `pytest -p fullattention.pytest_plugin --pyargs fullattention.bench --backend torch-sdpa`
+
+The first test of a workload holds the contest of all its backends; each test hands the turns of its
+own backend to pytest-benchmark.
 """
 
 from __future__ import annotations
 
-import functools
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,10 +20,23 @@ from fullattention.records import Timing
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Time all backends on one workload before the next: what is compared is close in time."""
+    """All backends on one workload before the next: they take turns."""
     options = bench_session(metafunc.config).options
-    pairs = [(workload.name, spec) for workload in options.workloads for spec in options.backends]
+    pairs = [(workload.title, spec) for workload in options.workloads for spec in options.backends]
     metafunc.parametrize(("workload", "spec"), pairs, ids=["-".join(pair) for pair in pairs])
+
+
+class Replay:
+    """A clock by which the n-th thing that is timed takes the n-th of the given times."""
+
+    __name__ = "replay"
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self.readings = [reading for one in seconds for reading in (0.0, one)]
+
+    def __call__(self) -> float:
+        """Seconds since the present thing began."""
+        return self.readings.pop(0) if self.readings else 0.0
 
 
 @pytest.fixture(scope="session")
@@ -28,40 +45,53 @@ def session(request: pytest.FixtureRequest) -> BenchSession:
     return bench_session(request.config)
 
 
-def test_speed(
+@dataclass(frozen=True)
+class Part:
+    """What a contest gave for one backend."""
+
+    timing: Timing
+    turns: Sequence[float]
+    """Seconds per call of each."""
+    broken: str
+    """How it raised, hung or died; empty if it did not."""
+
+
+@pytest.fixture
+def part(
     session: BenchSession,
     workload: str,
     spec: str,
-    benchmark: Any,  # pytest-benchmark has no types
+    request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
+) -> Part:
+    """The backend's part; it lets pytest-benchmark, which comes after it, replay the turns."""
+    if request.config.getoption("benchmark_disable") or "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.skip("pytest-benchmark is switched off, by --benchmark-disable or by pytest-xdist")
+    measured = session.measure(session.options.workload(workload))
+    name = session.name(spec)
+    found = Part(
+        measured.timings[name], measured.turns.get(name, ()), measured.broken.get(name, "")
+    )
+    request.applymarker(pytest.mark.benchmark(group=workload, timer=Replay(found.turns)))
+    record_property("measured", (found.timing, measured.over_baseline(name)))
+    return found
+
+
+def test_speed(
+    part: Part,  # before pytest-benchmark's fixture, which reads the clock that it sets
+    benchmark: Any,  # pytest-benchmark has no types
 ) -> None:
     """The backend is conformant, and right while it is timed."""
-    if benchmark.disabled:
-        pytest.skip("pytest-benchmark is switched off, by --benchmark-disable or by pytest-xdist")
-    benchmark.group = workload
-    timing = session.time(
-        spec,
-        session.options.workload(workload),
-        measure=functools.partial(_pedantic, benchmark),
-        tell=functools.partial(record_property, "timing"),
-    )
+    if part.broken:
+        pytest.fail(part.broken, pytrace=False)
+    timing = part.timing
     if timing.status == "not run":
         pytest.skip(timing.reason)
     benchmark.extra_info.update(_extra_info(timing))
-    if timing.status == "wrong":
+    benchmark.pedantic(lambda: None, rounds=len(part.turns))
+    if timing.status != "timed":
         benchmark.has_error = True  # keeps it out of pytest-benchmark's files
         pytest.fail(timing.reason, pytrace=False)
-
-
-def _pedantic(
-    benchmark: Any,  # pytest-benchmark has no types
-    function: Callable[[], None],
-    rounds: int,
-    calls: int,
-) -> Sequence[float]:
-    """Seconds per call of each round, by pytest-benchmark's clock."""
-    benchmark.pedantic(function, rounds=rounds, iterations=calls)
-    return tuple(benchmark.stats.stats.data)
 
 
 def _extra_info(timing: Timing) -> dict[str, str | float | bool | None]:

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Literal
 
 from fullattention.backends.precision import DTYPES
 from fullattention.layer import Sizes
-
-Mask = Literal["none", "causal"]
+from fullattention.records import Mask, Mode
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,17 @@ class Workload:
     """Where the shape comes from."""
     mask: Mask = "none"
     dtype: str = "float32"
+    mode: Mode = "forward"
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def title(self) -> str:
+        """The name, and after it the mask and the mode where they are not `none` and `forward`."""
+        mask = [self.mask] if self.mask != "none" else []
+        mode = [self.mode] if self.mode != "forward" else []
+        return "/".join([self.name, *mask, *mode])
 
     def in_dtype(self, dtype: str) -> Workload:
         """The same workload in another dtype; its name ends in every dtype but float32.
@@ -196,6 +202,17 @@ def select(patterns: Iterable[str] = (), *, full: bool = False) -> list[Workload
             raise LookupError(f"no workload fits {pattern!r}; there are {', '.join(CATALOGUE)}")
         chosen.update((name, CATALOGUE[name]) for name in fitting)
     return list(chosen.values())
+
+
+def the_one(name: str) -> Workload:
+    """The workload of a name.
+
+    Raises:
+        LookupError: there is none; the message lists the names.
+    """
+    if name not in CATALOGUE:
+        raise LookupError(f"no workload is called {name!r}; there are {', '.join(CATALOGUE)}")
+    return CATALOGUE[name]
 
 
 def parse_shape(text: str) -> Workload:

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fullattention.cli.status import INTERRUPTED, RIGHT
+
 
 def add(commands: Any) -> None:
     """Add the command."""
@@ -14,31 +16,59 @@ def add(commands: Any) -> None:
         ("--backend", "NAME", "again for more (default: every known one)"),
         ("--workload", "NAME", "name or glob, again for more (default: a set for some minutes)"),
         ("--shape", "B,L,S,H,E,D", "a workload of your own, again for more"),
+        ("--workloads", "FILE", "workloads that nn.capture wrote, again for more"),
         ("--dtype", "NAME", "again for more (default: the workload's)"),
+        ("--mode", "NAME", "again for more (default: forward; with --full: all)"),
     ):
         parser.add_argument(name, action="append", default=[], metavar=metavar, help=meaning)
     parser.add_argument("--device", default="cpu", help="default: cpu")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: all usable cores")
+    parser.add_argument(
+        "--threads",
+        default="all",
+        metavar="N,...",
+        help="a run for each, such as 1,all (default: all)",
+    )
     parser.add_argument("--full", action="store_true", help="every workload, measured longer")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/<time>")
+    parser.add_argument(
+        "--store", type=Path, metavar="DIR", help="where `choose` looks (default: the user's own)"
+    )
+    parser.add_argument("--no-store", action="store_true", help="keep the records in --out alone")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Time, showing each figure as it comes, then print and write the report."""
+    """Time, showing each figure as it comes, then print and write the report, and keep it all."""
+    from fullattention.bench.options import thread_counts
+    from fullattention.bench.run import default_folder
     from fullattention.bench.run import run as run_bench
+    from fullattention.choosing import Store
+    from fullattention.records import TIMINGS
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
 
-    return run_bench(
-        backends=options.backend,
-        workloads=options.workload,
-        shapes=options.shape,
-        dtypes=options.dtype,
-        device=options.device,
-        threads=options.threads,
-        full=options.full,
-        out=options.out,
-        listener=Progress(),
-        report=write_report,
-    )
+    counts = thread_counts(options.threads)
+    out = options.out or default_folder()
+    worst = RIGHT
+    for count in counts:
+        status = run_bench(
+            backends=options.backend,
+            workloads=options.workload,
+            shapes=options.shape,
+            workload_files=options.workloads,
+            dtypes=options.dtype,
+            modes=options.mode,
+            device=options.device,
+            threads=count,
+            full=options.full,
+            out=out if len(counts) == 1 else out / f"threads-{count}",
+            listener=Progress(),
+            report=write_report,
+        )
+        worst = max(worst, status)
+        if status == INTERRUPTED:
+            break
+    if any(out.rglob(TIMINGS)) and not options.no_store:
+        store = Store(options.store)
+        print(f"\n{store.merge(out)} records are kept for `fullattention choose` in {store.folder}")
+    return worst

@@ -83,7 +83,7 @@ def _show(verdict: Verdict, options: argparse.Namespace) -> None:
     for path, content in (
         (options.json, json.dumps(dataclasses.asdict(verdict), allow_nan=False, indent=2) + "\n"),
         (options.markdown, as_markdown(blocks)),
-        (options.html, as_html(blocks)),
+        (options.html, as_html(blocks, badge(verdict))),
         (options.badge, badge(verdict)),
     ):
         if path:

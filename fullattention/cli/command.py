@@ -7,12 +7,33 @@ import sys
 from collections.abc import Sequence
 
 from fullattention.backends import UnavailableError
-from fullattention.cli import backends, bench, check, fuzz, pack, report, verify, workloads
+from fullattention.cli import (
+    backends,
+    bench,
+    check,
+    choose,
+    fuzz,
+    pack,
+    report,
+    results,
+    verify,
+    workloads,
+)
 from fullattention.cli.status import INTERRUPTED, USAGE
 
-COMMANDS = (backends, check, verify, fuzz, pack, workloads, bench, report)
+COMMANDS = (backends, check, verify, fuzz, pack, workloads, bench, report, choose, results)
 
-SUITE = ("ml_dtypes", "msgspec", "pandas", "psutil", "pytest", "tabulate", "threadpoolctl")
+SUITE = (
+    "filelock",
+    "ml_dtypes",
+    "msgspec",
+    "pandas",
+    "platformdirs",
+    "psutil",
+    "pytest",
+    "tabulate",
+    "threadpoolctl",
+)
 """Libraries that commands need beyond NumPy; the extra `suite` brings them."""
 
 

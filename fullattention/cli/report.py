@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fullattention.cli.status import RIGHT
+from fullattention.records import TIMINGS
 
 
 def add(commands: Any) -> None:
@@ -20,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the report and print it."""
     from fullattention.reports.folder import write_report
 
-    if not (options.folder / "timings.jsonl").exists():
+    if not (options.folder / TIMINGS).exists():
         raise ValueError(f"{options.folder} holds no timings.jsonl: no folder that `bench` wrote")
     print(write_report(options.folder), end="")
     return RIGHT

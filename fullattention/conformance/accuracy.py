@@ -13,7 +13,7 @@ import numpy as np
 from fullattention.backends.precision import Precision
 from fullattention.conformance.bound import expected_within, ratios
 from fullattention.conformance.case import Case, Failed, compare, exact, expected, inputs, run
-from fullattention.conformance.check import Check, Checks, Evidence
+from fullattention.conformance.check import Checks, Evidence, case_check
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
 
@@ -29,13 +29,7 @@ def checks(dtype: str, primary: bool) -> Checks:
     """The checks for one dtype."""
     accuracy = "N5" if dtype == "float64" else "N1"
     case = Case(dtype=dtype, shape=Sizes(1, 24, 600, 2, 32, 16))
-    yield Check(
-        requirement=accuracy,
-        label=f"typical error {case}",
-        dtype=dtype,
-        run=lambda subject: _typical_error(subject, case),
-        quick=True,
-    )
+    yield case_check(accuracy, case, _typical_error, "typical error", quick=True)
 
 
 def _typical_error(subject: Subject, case: Case) -> Evidence:

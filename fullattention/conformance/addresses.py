@@ -45,3 +45,10 @@ def parity(sizes: Sizes, dtype: str) -> Inputs:
     signs = np.where((np.arange(S)[:, None] >> np.arange(D)) & 1, -1.0, 1.0).astype(kind)
     values = np.broadcast_to(signs[None, :, None, :], (B, S, H, D)).copy()
     return np.zeros((B, L, H, E), kind), np.ones((B, S, H, E), kind), values
+
+
+def identity(sizes: Sizes, dtype: str, *, copies: int = 1) -> np.ndarray:
+    """V (B, S, H, copies * S) with which V holds the weights, `copies` times side by side."""
+    B, _, S, H, _, _ = sizes
+    columns = np.tile(np.eye(S), copies).astype(numpy_dtype(dtype))
+    return np.broadcast_to(columns[None, :, None, :], (B, S, H, copies * S))

@@ -146,7 +146,7 @@ DIFFERENT = (
         needs="mask",
     ),
     Pair(
-        requirement="M3",
+        requirement="M1",
         argument="mask_flag",
         label="a mask given, on and off",
         first=lambda call: _masked(call, mask_flag=True),

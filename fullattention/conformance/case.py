@@ -40,6 +40,10 @@ class Refused(Exception):
     """A candidate's library cannot express a case; the message says why."""
 
 
+class NotHere(Exception):
+    """This machine cannot try a case; the message says why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One call of the layer. Its text names everything that differs from the defaults."""
@@ -218,10 +222,10 @@ def check_case(subject: Subject, case: Case) -> float:
     Raises:
         Failed: it exceeds 1, or NaN and infinities are elsewhere than the oracle's.
     """
-    return judge(case, run(subject, case), expected_of(subject, case))
+    return judge(run(subject, case), expected_of(subject, case))
 
 
-def judge(case: Case, got: Answer, want: Expected) -> float:
+def judge(got: Answer, want: Expected) -> float:
     """The largest error over its bound.
 
     Raises:
@@ -251,11 +255,12 @@ def compare(
     worst = float(ratio.max(initial=0.0))
     if wrong.any():
         first = tuple(int(i) for i in np.argwhere(wrong)[0])
+        allowed = f", allowed error {bound[first]:.2g}" if np.isfinite(want[first]) else ""
         place = ", ".join(f"{axis}={i}" for axis, i in zip(axes, first, strict=True))
         raise Failed(
             f"{name}: {wrong.sum()} of {wrong.size} elements wrong; first at {place}: "
-            f"got {got[first]:.9g}, expected {want[first]:.9g}, "
-            f"allowed error {bound[first]:.2g}; worst error/bound {_figure(worst)}",
+            f"got {got[first]:.9g}, expected {want[first]:.9g}{allowed}; "
+            f"worst error/bound {_figure(worst)}",
             worst if math.isfinite(worst) else None,
         )
     return worst

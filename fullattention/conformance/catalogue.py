@@ -15,6 +15,7 @@ from fullattention.conformance import (
     gradient,
     limits,
     mask,
+    modes,
     numerics,
     relations,
     scale,
@@ -37,6 +38,7 @@ SECTIONS = (
     limits,
     relations,
     arguments,
+    modes,
 )
 
 

@@ -60,15 +60,39 @@ class Check:
 Checks = Iterator[Check]
 
 
-def case_check(requirement: str, case: Case, *, quick: bool = False, needs: str = "") -> Check:
-    """A check that a case's result lies within the bound."""
+Trial = Callable[[Subject, Case], Evidence | float | None]
+"""A run on a case."""
+
+
+def case_check(
+    requirement: str,
+    case: Case,
+    trial: Trial = check_case,
+    label: str = "",
+    *,
+    quick: bool = False,
+    full: bool = False,
+    needs: str = "",
+) -> Check:
+    """A check that tries a case: that its result lies within the bound, or in a way of its own.
+
+    Args:
+        requirement: what is tried.
+        case: on which call.
+        trial: how.
+        label: names the trial, where it is not the usual one.
+        quick: whether the quick level has it too.
+        full: whether the full level alone has it.
+        needs: capabilities that the case does not show, separated by spaces.
+    """
     return Check(
         requirement=requirement,
-        label=str(case),
+        label=f"{label} {case}".strip(),
         dtype=case.dtype,
-        run=lambda subject: check_case(subject, case),
+        run=lambda subject: trial(subject, case),
         needs=needs_of(case) | frozenset(needs.split()),
         quick=quick,
+        full=full,
     )
 
 

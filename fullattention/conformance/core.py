@@ -30,7 +30,7 @@ from fullattention.conformance.case import (
     put_mask,
     run,
 )
-from fullattention.conformance.check import Check, Checks, case_check, needs_of
+from fullattention.conformance.check import Check, Checks, case_check
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes, resolve_scale
@@ -56,26 +56,6 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield from _repetition(base)
 
 
-def _check(
-    requirement: str,
-    label: str,
-    case: Case,
-    trial: Callable[[Subject, Case], float | None],
-    *,
-    quick: bool = False,
-    needs: str = "",
-) -> Check:
-    """A check that tries a case in a way of its own."""
-    return Check(
-        requirement=requirement,
-        label=f"{label} {case}",
-        dtype=case.dtype,
-        run=lambda subject: trial(subject, case),
-        needs=needs_of(case) | frozenset(needs.split()),
-        quick=quick,
-    )
-
-
 # Exact cases: the output is the address that was read.
 
 
@@ -83,7 +63,7 @@ def _gathers(base: Case) -> Checks:
     case = base.but(shape=Sizes(3, 11, 16, 5, 8, 6), scale=addresses.GATHER_SCALE)
     for axis in "bshd":
         trial = functools.partial(gather, axis=axis)
-        yield _check("C1", f"gather-{axis}", case, trial, quick=True)
+        yield case_check("C1", case, trial, f"gather-{axis}", quick=True)
 
 
 def gather(subject: Subject, case: Case, *, axis: str, size: float = 1.0) -> None:
@@ -113,20 +93,24 @@ def gather(subject: Subject, case: Case, *, axis: str, size: float = 1.0) -> Non
 
 
 def _form(base: Case) -> Checks:
-    yield _check("C1", "contiguous", base, _contiguous, quick=True)
-    yield _check("C1", "contiguous", base.but(shape=Sizes(3, 1, 4, 5, 8, 8)), _contiguous)
-    for mask in (masks.OFF, "random/B1LS", "rows/B1LS"):
-        case = base.but(mask=mask, weights=True)
+    yield case_check("C1", base, _contiguous, "contiguous", quick=True)
+    yield case_check("C1", base.but(shape=Sizes(3, 1, 4, 5, 8, 8)), _contiguous, "contiguous")
+    # What returns weights is often another kernel: it must stand many tiles, hidden ones too.
+    long = base.but(mask="band/LS", shape=Sizes(1, 150, 150, 2, 8, 8))
+    for case in (*(base.but(mask=m) for m in (masks.OFF, "random/B1LS", "rows/B1LS")), long):
+        case = case.but(weights=True)
         yield case_check("C2", case, quick=True)
-        yield _check("C2", "same V with and without weights", case, _same_without_weights)
+        yield case_check("C2", case, _same_without_weights, "same V with and without weights")
     causal = base.but(shape=Sizes(2, 6, 6, 3, 8, 8), mask=masks.CAUSAL)
-    yield _check("C2", "constructor's defaults", causal, _by_default, quick=True, needs="arguments")
+    yield case_check(
+        "C2", causal, _by_default, "constructor's defaults", quick=True, needs="arguments"
+    )
     for name, value in (("factor", 1), ("tau", 7.5), ("delta", 7.5)):
-        yield _check(
+        yield case_check(
             "C7",
-            f"{name}={value}",
             base,
             functools.partial(_no_effect, name=name, value=value),
+            f"{name}={value}",
             quick=True,
             needs="arguments",
         )
@@ -143,7 +127,7 @@ def _same_without_weights(subject: Subject, case: Case) -> float:
     got = run(subject, case)
     without = run(subject, case.but(weights=False)).out
     return max(
-        judge(case, got, want),
+        judge(got, want),
         compare("V without weights", "blhd", without, got.out.astype(np.float64), want.out_bound),
     )
 
@@ -153,7 +137,7 @@ def _by_default(subject: Subject, case: Case) -> float:
     layer = subject.build(masked_rows=case.masked_rows)
     layer.eval()
     return judge(
-        case, answer(subject, case, layer(*put(subject, case), None)), expected_of(subject, case)
+        answer(subject, case, layer(*put(subject, case), None)), expected_of(subject, case)
     )
 
 
@@ -173,22 +157,22 @@ def _no_effect(subject: Subject, case: Case, name: str, value: Any) -> float:
     else:
         filled = subject.arrays.put(np.full((case.shape.B, 1), value), subject.device)
         returned = layer_for(subject, case)(q, k, v, None, **{name: filled})
-    return judge(case, answer(subject, case, returned), expected_of(subject, case))
+    return judge(answer(subject, case, returned), expected_of(subject, case))
 
 
 # Memory.
 
 
 def _memory(base: Case) -> Checks:
-    yield _check("C3", "inputs unchanged", base, _inputs_unchanged, quick=True)
+    yield case_check("C3", base, _inputs_unchanged, "inputs unchanged", quick=True)
     masked = base.but(mask="random/B1LS")
-    yield _check("C3", "inputs unchanged", masked, _inputs_unchanged, quick=True)
+    yield case_check("C3", masked, _inputs_unchanged, "inputs unchanged", quick=True)
     square = base.but(shape=Sizes(2, 6, 6, 3, 8, 8))
     causal = square.but(mask=masks.CAUSAL)
-    yield _check("C3", "q, k, v the same array", causal, _one_array, quick=True)
+    yield case_check("C3", causal, _one_array, "q, k, v the same array", quick=True)
     one_key = base.but(shape=Sizes(2, 1, 1, 3, 8, 8))
-    yield _check("C3", "V shares no memory", one_key, _no_alias, quick=True)
-    yield _check("C3", "V shares no memory", square, _no_alias)
+    yield case_check("C3", one_key, _no_alias, "V shares no memory", quick=True)
+    yield case_check("C3", square, _no_alias, "V shares no memory")
 
 
 def _layouts(base: Case, *, quick: bool) -> Checks:
@@ -223,7 +207,7 @@ def _one_array(subject: Subject, case: Case) -> float:
     got = answer(subject, case, layer_for(subject, case)(x, x, x, None))
     if subject.arrays.take(x).tobytes() != q.tobytes():
         raise Failed("forward changed its input in place when q, k and v are one array")
-    return judge(case, got, _expected_for(subject, case, q, q, q))
+    return judge(got, _expected_for(subject, case, q, q, q))
 
 
 def _expected_for(
@@ -300,20 +284,20 @@ def _sizes(base: Case, *, quick: bool) -> Checks:
 def _empty(base: Case) -> Checks:
     for axis in "BLSHD":
         shape = DISTINCT._replace(**{axis: 0})
-        yield _check("C6", "empty", base.but(shape=shape), _empty_result, quick=True)
-        yield _check("C6", "empty", base.but(shape=shape, weights=True), _empty_result)
+        yield case_check("C6", base.but(shape=shape), _empty_result, "empty", quick=True)
+        yield case_check("C6", base.but(shape=shape, weights=True), _empty_result, "empty")
     no_columns = base.but(shape=DISTINCT._replace(D=0), weights=True)
     yield case_check("C6", no_columns, quick=True)
     no_time = base.but(shape=DISTINCT._replace(L=0, S=0), mask=masks.CAUSAL)
-    yield _check("C6", "empty", no_time, _empty_result, needs="causal")
+    yield case_check("C6", no_time, _empty_result, "empty", needs="causal")
     every = Sizes(0, 0, 0, 0, 3, 0)
-    yield _check("C6", "empty", base.but(shape=every), _empty_result)
+    yield case_check("C6", base.but(shape=every), _empty_result, "empty")
     no_features = base.but(shape=DISTINCT._replace(E=0))
-    yield _check(
+    yield case_check(
         "C6",
-        "E = 0 without a scale is refused",
         no_features,
-        _refuses_case,
+        _refuses_empty,
+        "E = 0 without a scale is refused",
         quick=True,
         needs="scale",
     )
@@ -334,7 +318,7 @@ def _empty_result(subject: Subject, case: Case) -> None:
         raise Failed("without keys V must be 0, the empty sum")
 
 
-def _refuses_case(subject: Subject, case: Case) -> None:
+def _refuses_empty(subject: Subject, case: Case) -> None:
     refuses(lambda: layer_for(subject, case)(*_empty_arrays(subject, case), None))
 
 
@@ -354,6 +338,15 @@ def refuses(call: Callable[[], object]) -> None:
             raise Failed(f"refused with an empty {type(error).__qualname__}") from error
         return
     raise Failed("wrong input was answered instead of refused")
+
+
+def refuses_case(subject: Subject, case: Case) -> None:
+    """Require that a case is refused.
+
+    Raises:
+        Failed: it is answered.
+    """
+    refuses(lambda: run(subject, case))
 
 
 def _refusals(base: Case) -> Checks:
@@ -391,9 +384,9 @@ def _refusals(base: Case) -> Checks:
     }.items():
         yield _refusal(base, label, (q, k, v), dtypes=dtypes, quick=True)
     plain = base.but(shape=Sizes(2, 16, 16, 2, 16, 16))
-    yield _check("C8", "plain call is answered", plain, _plain_answered, quick=True)
-    yield _check(
-        "C8", "what is lacking is refused", base, _lacking_refused, quick=True, needs="arguments"
+    yield case_check("C8", plain, _plain_answered, "plain call is answered", quick=True)
+    yield case_check(
+        "C8", base, _lacking_refused, "what is lacking is refused", quick=True, needs="arguments"
     )
 
 
@@ -414,7 +407,7 @@ def _refusal(
         ]
         refuses(lambda: layer_for(subject, case)(*arrays, None))
 
-    return _check("C8", label, base, trial, quick=quick, needs=needs)
+    return case_check("C8", base, trial, label, quick=quick, needs=needs)
 
 
 def _lacking_refused(subject: Subject, case: Case) -> None:
@@ -444,7 +437,7 @@ def _plain_answered(subject: Subject, case: Case) -> float:
         got = run(subject, case)
     except UnsupportedError as error:
         raise Failed(f"refused a call that does not need {error.capability!r}") from error
-    return judge(case, got, expected_of(subject, case))
+    return judge(got, expected_of(subject, case))
 
 
 # Repetition: determinism, neighbours, state, threads.
@@ -452,19 +445,19 @@ def _plain_answered(subject: Subject, case: Case) -> float:
 
 def _repetition(base: Case) -> Checks:
     larger = base.but(shape=Sizes(3, 33, 33, 4, 8, 8))
-    yield _check("C9", "twice", larger, _deterministic, quick=True, needs="determinism")
+    yield case_check("C9", larger, _deterministic, "twice", quick=True, needs="determinism")
     for case in (base.but(shape=Sizes(5, 6, 9, 3, 8, 7)), larger.but(mask=masks.CAUSAL)):
-        yield _check("C10", "each entry alone", case, _alone, quick=True)
-    yield _check("C11", "inputs edited in place", base, _edited, quick=True)
-    yield _check("C11", "one element edited", larger, _edited_once, quick=True)
-    yield _check(
-        "C11", "masks of one shape in turn", base, _masks_in_turn, quick=True, needs="mask"
+        yield case_check("C10", case, _alone, "each entry alone", quick=True)
+    yield case_check("C11", base, _edited, "inputs edited in place", quick=True)
+    yield case_check("C11", larger, _edited_once, "one element edited", quick=True)
+    yield case_check(
+        "C11", base, masks_in_turn, "masks of one shape in turn", quick=True, needs="mask"
     )
     for turns in (base, base.but(mask=masks.CAUSAL)):
-        yield _check("C11", "shapes in turn", turns, _shapes_in_turn, quick=True)
-    yield _check("C11", "earlier results kept", base, _results_kept, quick=True)
-    yield _check("C11", f"{CALLS} calls of one layer", base, _many_calls, quick=True)
-    yield _check("C12", "two threads", larger, _two_threads, quick=True)
+        yield case_check("C11", turns, _shapes_in_turn, "shapes in turn", quick=True)
+    yield case_check("C11", base, _results_kept, "earlier results kept", quick=True)
+    yield case_check("C11", base, _many_calls, f"{CALLS} calls of one layer", quick=True)
+    yield case_check("C12", larger, _two_threads, "two threads", quick=True)
 
 
 def _deterministic(subject: Subject, case: Case) -> None:
@@ -503,7 +496,7 @@ def _edited(subject: Subject, case: Case) -> float:
     other = case.but(seed=case.seed + 1)
     for array, values in zip(arrays, inputs(other), strict=True):
         overwrite(array, subject.arrays.put(np.array(values), subject.device))
-    return judge(other, answer(subject, case, layer(*arrays, None)), expected_of(subject, other))
+    return judge(answer(subject, case, layer(*arrays, None)), expected_of(subject, other))
 
 
 def _edited_once(subject: Subject, case: Case) -> float:
@@ -516,17 +509,22 @@ def _edited_once(subject: Subject, case: Case) -> float:
     edited[1, 17, 2, 5] += 4
     overwrite(arrays[0][1, 17, 2], subject.arrays.put(edited[1, 17, 2], subject.device))
     got = answer(subject, case, layer(*arrays, None))
-    return judge(case, got, _expected_for(subject, case, edited, k, v))
+    return judge(got, _expected_for(subject, case, edited, k, v))
 
 
-def _masks_in_turn(subject: Subject, case: Case) -> float:
+def masks_in_turn(subject: Subject, case: Case) -> float:
+    """One layer, called with other masks of one shape: no mask serves a later call.
+
+    Raises:
+        Failed: one does.
+    """
     layer = layer_for(subject, case.but(mask="random/BHLS"))
     worst = 0.0
     for seed in (0, 1, 2, 0):
         masked = case.but(mask="random/BHLS", seed=seed)
         returned = layer(*put(subject, masked), put_mask(subject, masked))
         got = answer(subject, masked, returned)
-        worst = max(worst, judge(masked, got, expected_of(subject, masked)))
+        worst = max(worst, judge(got, expected_of(subject, masked)))
     return worst
 
 
@@ -538,7 +536,7 @@ def _shapes_in_turn(subject: Subject, case: Case) -> float:
         length = n if case.mask == masks.CAUSAL else 6
         sized = case.but(shape=Sizes(1 + n % 3, length, n, 1 + n % 2, 8, 4 + n % 5))
         got = answer(subject, sized, layer(*put(subject, sized), None))
-        worst = max(worst, judge(sized, got, expected_of(subject, sized)))
+        worst = max(worst, judge(got, expected_of(subject, sized)))
     return worst
 
 
@@ -558,7 +556,7 @@ def _many_calls(subject: Subject, case: Case) -> float:
     for seed in range(CALLS):
         fresh = case.but(seed=seed)
         got = answer(subject, fresh, layer(*put(subject, fresh), None))
-        worst = max(worst, judge(fresh, got, expected_of(subject, fresh)))
+        worst = max(worst, judge(got, expected_of(subject, fresh)))
     return worst
 
 
@@ -585,4 +583,4 @@ def _two_threads(subject: Subject, case: Case) -> float:
 def _judged(case: Case, subject: Subject, got: Answer | BaseException) -> float:
     if isinstance(got, BaseException):
         raise got
-    return judge(case, got, expected_of(subject, case))
+    return judge(got, expected_of(subject, case))

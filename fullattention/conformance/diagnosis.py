@@ -37,7 +37,7 @@ def diagnose(subject: Subject, results: Sequence[Result] = ()) -> list[str]:
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return _lines(subject, results)
+        return [*_lines(subject, results), *_torchs_own(subject, results)]
 
 
 def _lines(subject: Subject, results: Sequence[Result]) -> list[str]:
@@ -71,6 +71,28 @@ def _nothing(observed: Sequence[Observation], results: Iterable[Result]) -> list
     if not broken:
         return []
     return [f"right in {len(observed)} kinds of calls tried; what fails is {', '.join(broken)}"]
+
+
+def _torchs_own(subject: Subject, results: Iterable[Result]) -> Iterator[str]:
+    """Says so where this machine's torch misplaces NaN: any layer of its products then does."""
+    if subject.library != "torch" or subject.device != "cpu":
+        return
+    failed = [
+        result
+        for result in results
+        if result.status == "failed"
+        and result.dtype == "bfloat16"
+        and result.requirement in ("M6", "N4")
+        and "got nan" in result.detail
+    ]
+    from fullattention.backends.torch_einsum import leaks
+
+    if failed and leaks():
+        broken = " and ".join(dict.fromkeys(result.requirement for result in failed))
+        yield (
+            "torch's own bfloat16 product carries NaN from row to row on this CPU, which may be "
+            f"all that fails in bfloat16 in {broken}: see Known failures in docs/validating.md"
+        )
 
 
 def _is_unreadable(observation: Observation) -> bool:

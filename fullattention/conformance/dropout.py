@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from fullattention.backends.precision import Precision
-from fullattention.conformance import masks
+from fullattention.conformance import addresses, masks
 from fullattention.conformance.bound import Expected
 from fullattention.conformance.case import (
     Case,
@@ -28,9 +27,8 @@ from fullattention.conformance.case import (
     put_mask,
     run,
 )
-from fullattention.conformance.check import Check, Checks, needs_of
+from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.core import refuses
-from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Layer, Subject
 from fullattention.conformance.weights import compare_product
 from fullattention.layer import Sizes
@@ -48,48 +46,28 @@ LONG = Sizes(4, 32, 64, 8, 8, 128)
 def checks(dtype: str, primary: bool) -> Checks:
     """The section's checks for one dtype."""
     base = Case(dtype=dtype, shape=SHAPE, data="uniform")
+    told = functools.partial(case_check, quick=True, needs="arguments")
+    drops = functools.partial(case_check, quick=True, needs="dropout")
     # The first of all: no other check has given a seed yet.
-    yield _check("P2", "p=0.1 by default, never seeded", base, _by_default, "dropout arguments")
-    yield _check("P1", "p=0.5 in eval", base, _eval_is_identity, needs="arguments")
-    yield _check("P2", "p=0.5", base, functools.partial(_statistics, p=0.5))
+    yield told("P2", base, _by_default, "p=0.1 by default, never seeded", needs="dropout arguments")
+    yield told("P1", base, eval_is_identity, "p=0.5 in eval")
+    yield drops("P2", base, functools.partial(statistics, p=0.5), "p=0.5")
     if not primary:
         return
-    yield _check("P1", "p=0.5 after eval()", base, _after_eval, needs="arguments")
-    yield _check("P1", "p=0.5 after eval() and train()", base, _after_train)
-    yield _check("P1", "p=0 in training", base, _zero_is_identity, needs="arguments")
-    yield _check("P1", "p=1", base, _one_is_zero)
+    yield told("P1", base, _after_eval, "p=0.5 after eval()")
+    yield drops("P1", base, _after_train, "p=0.5 after eval() and train()")
+    yield told("P1", base, _zero_is_identity, "p=0 in training")
+    yield drops("P1", base, _one_is_zero, "p=1")
     for p in (-0.1, 1.5, math.nan):
-        yield _check(
-            "P1", f"p={p} is refused", base, functools.partial(_refused, p=p), needs="arguments"
-        )
-    negative = base.but(scale=-0.5)
-    yield _check("P2", "p=0.5", negative, functools.partial(_statistics, p=0.5))
-    many = base.but(shape=LONG)
-    yield _check("P2", "p=0.1", many, functools.partial(_statistics, p=0.1))
+        yield told("P1", base, functools.partial(_refused, p=p), f"p={p} is refused")
+    yield drops("P2", base.but(shape=LONG), functools.partial(statistics, p=0.1), "p=0.1")
+    yield drops("P2", base.but(scale=-0.5), functools.partial(statistics, p=0.5), "p=0.5")
     square = base.but(mask=masks.CAUSAL, shape=Sizes(3, 24, 24, 5, 8, 48))
     for masked in (base.but(mask="random/BHLS"), square):
-        yield _check("P2", "p=0.3", masked, functools.partial(_statistics, p=0.3))
-    yield _check("P3", "one seed twice", base, _one_seed_twice, needs="dropout seed")
-    yield _check("P3", "two calls", base, _two_calls)
-    weights = base.but(weights=True)
-    yield _check("P2", "weights are those after dropout", weights, _weights_after)
-
-
-def _check(
-    requirement: str,
-    label: str,
-    case: Case,
-    trial: Callable[[Subject, Case], float | None],
-    needs: str = "dropout",
-) -> Check:
-    return Check(
-        requirement=requirement,
-        label=f"{label} {case}",
-        dtype=case.dtype,
-        run=lambda subject: trial(subject, case),
-        needs=needs_of(case) | frozenset(needs.split()),
-        quick=True,
-    )
+        yield drops("P2", masked, functools.partial(statistics, p=0.3), "p=0.3")
+    yield drops("P3", base, _one_seed_twice, "one seed twice", needs="dropout seed")
+    yield drops("P3", base, two_calls, "two calls")
+    yield drops("P2", base.but(weights=True), _weights_after, "weights are those after dropout")
 
 
 def _by_default(subject: Subject, case: Case) -> None:
@@ -99,16 +77,17 @@ def _by_default(subject: Subject, case: Case) -> None:
     _require_rate(kept, np.ones_like(kept), 0.9)
 
 
-def _eval_is_identity(subject: Subject, case: Case) -> float:
+def eval_is_identity(subject: Subject, case: Case) -> float:
+    """Dropout is set and training off: the exact result."""
     got = run(subject, case, dropout=0.5, training=False)
-    return judge(case, got, expected_of(subject, case))
+    return judge(got, expected_of(subject, case))
 
 
 def _after_eval(subject: Subject, case: Case) -> float:
     layer = layer_for(subject, case, dropout=0.5, training=True)
     layer.eval()
     got = answer(subject, case, layer(*put(subject, case), None))
-    return judge(case, got, expected_of(subject, case))
+    return judge(got, expected_of(subject, case))
 
 
 def _after_train(subject: Subject, case: Case) -> None:
@@ -121,7 +100,7 @@ def _after_train(subject: Subject, case: Case) -> None:
 
 def _zero_is_identity(subject: Subject, case: Case) -> float:
     got = run(subject, case, dropout=0.0, training=True)
-    return judge(case, got, expected_of(subject, case))
+    return judge(got, expected_of(subject, case))
 
 
 def _one_is_zero(subject: Subject, case: Case) -> None:
@@ -146,9 +125,8 @@ def _dropped_by(layer: Layer, subject: Subject, case: Case) -> np.ndarray:
         Failed: the two differ in what is dropped, so it is not the weights.
     """
     q, k, _ = put(subject, case)
-    B, _, S, H, _, _ = case.shape
-    identity = np.broadcast_to(np.tile(np.eye(S), 2)[None, :, None, :], (B, S, H, 2 * S))
-    v = subject.arrays.put(identity.astype(numpy_dtype(case.dtype)), subject.device)
+    identity = addresses.identity(case.shape, case.dtype, copies=2)
+    v = subject.arrays.put(identity, subject.device)
     got = answer(subject, case, layer(q, k, v, put_mask(subject, case))).out
     weights, again = np.split(got.astype(np.float64).transpose(0, 2, 1, 3), 2, axis=-1)
     if not np.array_equal(weights == 0, again == 0):
@@ -156,10 +134,15 @@ def _dropped_by(layer: Layer, subject: Subject, case: Case) -> np.ndarray:
     return weights
 
 
-def _statistics(subject: Subject, case: Case, p: float) -> float:
-    """Kept weights are the exact ones over 1 - p; each is kept independently, at rate 1 - p."""
+def statistics(subject: Subject, case: Case, p: float) -> float:
+    """Kept weights are the exact ones over 1 - p; each is kept independently, at rate 1 - p.
+
+    Raises:
+        Failed: another share of them is kept, or some are kept together.
+    """
     precision = subject.precision[case.dtype]
-    want = expected(case, precision)
+    # Only the weights count, and they do not depend on the columns of the values.
+    want = expected(case.but(shape=case.shape._replace(D=1)), precision)
     subject.seed(1234)
     weights = _dropped(subject, case, p)
     kept = weights != 0
@@ -205,10 +188,10 @@ def _require_independence(kept: np.ndarray, visible: np.ndarray, rate: float) ->
 
     def pairs(x: np.ndarray) -> np.ndarray:
         """Sum of x[i] x[i + distance] for every distance."""
-        transformed = np.fft.rfftn(x, padded, axes=range(4))
+        transformed = np.fft.rfftn(x.astype(np.float32), padded, axes=range(4))
         return np.fft.irfftn(abs(transformed) ** 2, padded, axes=range(4))
 
-    together = abs(pairs(np.where(visible, kept - rate, 0.0)))
+    together = abs(pairs(np.where(visible, kept - rate, 0.0)).astype(np.float64))
     together[0, 0, 0, 0] = 0
     variance = pairs(visible.astype(np.float64)) * (rate * (1 - rate)) ** 2
     excess = together - _limit(abs(variance), max(rate, 1 - rate) ** 2)
@@ -238,7 +221,12 @@ def _one_seed_twice(subject: Subject, case: Case) -> None:
         raise Failed("the same seed dropped other weights")
 
 
-def _two_calls(subject: Subject, case: Case) -> None:
+def two_calls(subject: Subject, case: Case) -> None:
+    """Calls of one layer drop differently.
+
+    Raises:
+        Failed: they do not.
+    """
     subject.seed(7)
     layer = layer_for(subject, case, dropout=0.5, training=True)
     patterns = [_dropped_by(layer, subject, case) == 0 for _ in range(4)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.interface import Array
-from fullattention.conformance import masks
+from fullattention.conformance import addresses, masks
 from fullattention.conformance.case import (
     DISTINCT,
     Case,
@@ -19,7 +19,7 @@ from fullattention.conformance.case import (
     put,
     put_mask,
 )
-from fullattention.conformance.check import Check, Checks, needs_of
+from fullattention.conformance.check import Check, Checks, Trial, case_check
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.gradient_bound import (
     Gradients,
@@ -44,11 +44,11 @@ def checks(dtype: str, primary: bool) -> Checks:
     masked = base.but(mask="random/BHLS")
     causal = base.but(shape=Sizes(2, 17, 17, 3, 11, 13), mask=masks.CAUSAL)
     for case in (base, masked, causal):
-        yield _check("G1", "", case, _through_out, quick=True)
+        yield _check("G1", "", case, through_out, quick=True)
         if dtype == "float64":
             yield _check("G1", "twice", case, _twice, quick=case is base, needs="double_backward")
     for regime in ("large", "value-offset", "one-hot", "tiny-values"):
-        yield _check("G1", "", base.but(data=regime), _through_out)
+        yield _check("G1", "", base.but(data=regime), through_out)
     yield _check("G2", "", base.but(weights=True), _through_weights, quick=True)
     if primary:
         yield from _sizes_and_layouts(base, causal)
@@ -67,13 +67,13 @@ def _sizes_and_layouts(base: Case, causal: Case) -> Checks:
         *(base.but(scale=scale) for scale in (0.0, 0.3, -0.3)),
     ]
     for case in changes:
-        yield _check("G1", "", case, _through_out)
+        yield _check("G1", "", case, through_out)
 
 
 def _fully_hidden(base: Case) -> Checks:
     for rows in ("nan", "zero"):
         case = base.but(mask="rows/B1LS", masked_rows=rows)
-        yield _check("G3", "", case, _through_out, quick=True, needs=f"masked_rows={rows}")
+        yield _check("G3", "", case, through_out, quick=True, needs=f"masked_rows={rows}")
 
 
 def _with_dropout(base: Case) -> Checks:
@@ -96,18 +96,18 @@ def _check(
     requirement: str,
     label: str,
     case: Case,
-    trial: Callable[[Subject, Case], float | None],
+    trial: Trial,
     *,
     quick: bool = False,
     needs: str = "",
 ) -> Check:
-    return Check(
-        requirement=requirement,
-        label=f"gradient {label} {case}".replace("  ", " "),
-        dtype=case.dtype,
-        run=lambda subject: trial(subject, case),
-        needs=needs_of(case) | frozenset({"gradient", *needs.split()}),
+    return case_check(
+        requirement,
+        case,
+        trial,
+        f"gradient {label}".strip(),
         quick=quick,
+        needs=f"gradient {needs}",
     )
 
 
@@ -178,7 +178,12 @@ def _judge(
     )
 
 
-def _through_out(subject: Subject, case: Case) -> float:
+def through_out(subject: Subject, case: Case) -> float:
+    """Gradients of a loss through V.
+
+    Raises:
+        Failed: one lies beyond its bound.
+    """
     g_out, _ = _cotangents(case)
     return _judge(subject, case, _gradients(subject, case, (g_out, None)), g_out, None)
 
@@ -201,19 +206,18 @@ def _dropped(subject: Subject, case: Case) -> float:
 
     Which weights that are is read from a call with the same seed and the identity as values.
     """
-    B, _, S, H, _, _ = case.shape
     g_out, _ = _cotangents(case)
     layer = layer_for(subject, case, dropout=DROPOUT, training=True)
     mask = put_mask(subject, case)
     q, k, v = put(subject, case)
-    identity = np.broadcast_to(np.eye(S)[None, :, None, :], (B, S, H, S))
-    eye = subject.arrays.put(identity.astype(numpy_dtype(case.dtype)), subject.device)
+    values = addresses.identity(case.shape, case.dtype)
+    identity = subject.arrays.put(values, subject.device)
 
     def forward(*arrays: Array) -> Any:
         return layer(*arrays, mask)
 
     subject.seed(5)
-    (weights, _), _ = _differentiated(subject, forward, (q, k, eye), (g_out, None))
+    (weights, _), _ = _differentiated(subject, forward, (q, k, identity), (g_out, None))
     kept = subject.arrays.take(weights).astype(np.float64).transpose(0, 2, 1, 3) != 0
     subject.seed(5)
     _, got = _differentiated(subject, forward, (q, k, v), (g_out, None))

@@ -31,6 +31,9 @@ from fullattention.records import Environment, Result
 TIMEOUT = 60.0
 """Seconds a check may take before its candidate counts as hung."""
 
+SLOW = 4
+"""How many times that a check may take that the full level alone has: it may compile code."""
+
 LOADING = 120.0
 """Seconds that loading a candidate may take, if a check may not take longer."""
 
@@ -86,13 +89,14 @@ class IsolatedCandidate:
                 return failure(self.declaration, check, f"could not be loaded again: {error}")
         try:
             self.connection.send(check.id)
-            if self.connection.poll(self.timeout):
+            patience = SLOW * self.timeout if check.full else self.timeout
+            if self.connection.poll(patience):
                 result: Result = self.connection.recv()
                 return result
-            return self._lost(check, f"hung: no answer within {self.timeout:g} s")
+            return self._lost(check, f"hung: no answer within {patience:g} s")
         except (EOFError, OSError):
             self.process.join()
-            return self._lost(check, f"took the process down: {_ending(self.process.exitcode)}")
+            return self._lost(check, f"took the process down: {ending(self.process.exitcode)}")
 
     def diagnose(self, results: Sequence[Result]) -> Sequence[str]:
         """What the candidate computes instead, or where it is wrong; nothing if it will not say."""
@@ -124,8 +128,8 @@ class IsolatedCandidate:
         except (EOFError, OSError):
             self.process.join()
             self.connection.close()
-            ending = _ending(self.process.exitcode)
-            raise LookupError(f"{self.spec!r} took the process down at import: {ending}") from None
+            ended = ending(self.process.exitcode)
+            raise LookupError(f"{self.spec!r} took the process down at import: {ended}") from None
         if isinstance(answer, Exception):
             self._stop()
             raise answer
@@ -147,7 +151,7 @@ class IsolatedCandidate:
 
 def _serve(connection: Connection, spec: str, device: str, log: str) -> None:
     """The process: load the candidate, then run the checks whose ids come."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     sink = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):  # what compiled code prints is caught too
         os.dup2(sink, stream)
@@ -177,7 +181,7 @@ def _serve(connection: Connection, spec: str, device: str, log: str) -> None:
         connection.send(dataclasses.replace(result, output=printed))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """A hung candidate must not outlive the process that waits for it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -195,7 +199,8 @@ def environment_here() -> Environment | None:
     return environment(usable_cores())
 
 
-def _ending(code: int | None) -> str:
+def ending(code: int | None) -> str:
+    """How a process ended, in words."""
     if code is not None and code < 0:
         known = {one.value: one.name for one in signal.Signals}
         return known.get(-code, f"signal {-code}")

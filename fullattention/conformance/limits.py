@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
+from fullattention.backends.interface import Array
+from fullattention.conformance import masks
 from fullattention.conformance.case import (
     Case,
     Failed,
+    NotHere,
     Refused,
+    answer,
+    compare,
     expected_of,
+    inputs,
     judge,
     layer_for,
     run,
 )
-from fullattention.conformance.check import Check, Checks, case_check
+from fullattention.conformance.check import Checks, case_check
+from fullattention.conformance.core import overwrite
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
@@ -37,15 +43,24 @@ USUAL = (Sizes(65536, 2, 2, 1, 4, 4), Sizes(16385, 2, 2, 4, 4, 4))
 ROOM = 2**31
 """Bytes a call may take before it counts as out of memory."""
 
+PERIOD = 7
+"""Queries after which those of a long call repeat."""
+
+BEYOND = 2**31
+"""One more than an int32 holds."""
+
 ENORMOUS = 2**20
 """Batch and heads of a call whose result, 32 TiB in float32, no machine holds."""
 
 
 def checks(dtype: str, primary: bool) -> Checks:
-    """The section's checks, in the primary dtype."""
+    """The section's checks, in the primary dtype; one in float16, for the memory that it takes."""
+    base = Case(dtype=dtype)
+    if dtype == "float16":
+        long = base.but(shape=Sizes(1, BEYOND // 64 + 1, 2, 1, 2, 64))
+        yield case_check("L1", long, many_elements, "V has 2^31 elements and more", full=True)
     if not primary:
         return
-    base = Case(dtype=dtype)
     for shape in (
         Sizes(65535, 2, 2, 1, 4, 4),
         Sizes(65536, 2, 2, 1, 4, 4),
@@ -55,15 +70,96 @@ def checks(dtype: str, primary: bool) -> Checks:
         Sizes(1, 65537, 2, 1, 4, 4),
         Sizes(1, 2, 65537, 1, 4, 4),
     ):
-        one = case_check("L1", base.but(shape=shape))
-        yield dataclasses.replace(one, full=shape not in USUAL)
-    yield Check(
-        requirement="L2",
-        label=f"more memory than there is {base}",
-        dtype=dtype,
-        run=functools.partial(_out_of_memory, case=base),
-        full=True,
-    )
+        yield case_check("L1", base.but(shape=shape), full=shape not in USUAL)
+    for case in (base, base.but(mask="random/B1LS")):
+        yield case_check("L1", case, far_apart, "2^31 elements between batch entries", full=True)
+    yield case_check("L2", base, _out_of_memory, "more memory than there is", full=True)
+
+
+def far_apart(subject: Subject, case: Case, distance: int = BEYOND) -> float:
+    """Batch entries of q, k, v and the mask lie further apart than an int32 can tell.
+
+    What lies between is never touched, so on a CPU it takes addresses and no memory.
+    """
+    with _enough_memory():
+        arrays = _spread(subject, inputs(case), distance)
+        mask = None
+        if case.mask != masks.OFF:
+            (held,) = _spread(subject, [masks.build(case.mask, case.shape, case.seed)], distance)
+            mask = SimpleNamespace(mask=held)
+        with _memory_limit(subject.device):
+            got = answer(subject, case, layer_for(subject, case)(*arrays, mask))
+    return judge(got, expected_of(subject, case))
+
+
+def _spread(subject: Subject, parts: Sequence[np.ndarray], distance: int) -> list[Array]:
+    """Copies of arrays in one buffer: entries of their first axis lie `distance` elements apart."""
+    rows = [part[0].size for part in parts]
+    starts = [sum(rows[:index]) for index in range(len(rows))]
+    one = subject.arrays.put(np.zeros(1, parts[0].dtype), subject.device)
+    size = (len(parts[0]) - 1) * distance + sum(rows)
+    if subject.library == "torch":  # whose zeros are written, and so take memory
+        buffer = one.new_empty(size)
+    else:
+        buffer = subject.arrays.zeros((size,), one)
+    placed = []
+    for part, start in zip(parts, starts, strict=True):
+        steps = [stride // part.itemsize for stride in np.ascontiguousarray(part).strides]
+        try:
+            view = subject.arrays.strided(buffer, part.shape, (distance, *steps[1:]), start)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        overwrite(view, subject.arrays.put(part, subject.device))
+        placed.append(view)
+    return placed
+
+
+def many_elements(subject: Subject, case: Case) -> float:
+    """V has more elements than an int32 counts; rows of it are compared, the last ones too."""
+    _, L, _, H, _, D = case.shape
+    require_memory(4 * L * D * numpy_dtype(case.dtype).itemsize, subject.device)
+    once = case.but(shape=case.shape._replace(L=PERIOD))
+    q, k, v = inputs(once)
+    want = expected_of(subject, once)
+    queries = np.tile(q, (1, L // PERIOD + 1, 1, 1))[:, :L]
+    with _enough_memory():
+        arrays = (subject.arrays.put(array, subject.device) for array in (queries, k, v))
+        out, _ = layer_for(subject, case)(*arrays, None)
+        if tuple(out.shape) != (1, L, H, D):
+            raise Failed(f"V has shape {tuple(out.shape)}, expected {(1, L, H, D)}")
+        worst = 0.0
+        for start in {*range(0, L - PERIOD, max(L // 16, 1)), L - PERIOD}:
+            rows = np.arange(start, start + PERIOD) % PERIOD
+            got = subject.arrays.take(out[:, start : start + PERIOD])
+            name = f"V from l={start}"
+            ratio = compare(name, "blhd", got, want.out[:, rows], want.out_bound[:, rows])
+            worst = max(worst, ratio)
+    return worst
+
+
+@contextlib.contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Where there is not, nothing has been tried: section L2 tries what happens then."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MemoryError) or re.search("(?i)out of memory|allocat", str(error)):
+            raise NotHere(f"out of memory: {str(error).splitlines()[0]}") from error
+        raise
+
+
+def require_memory(size: int, device: str) -> None:
+    """A CPU's memory is asked before it is taken: its system may end the process instead."""
+    if device != "cpu":
+        return
+    try:
+        from fullattention.machine.hardware import memory_free
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed: pip install 'fullattention[suite]'"
+        raise NotHere(reason) from error
+    needed, free = size / 2**30, memory_free() / 2**30
+    if free < needed:
+        raise NotHere(f"needs {needed:.3g} GiB of memory, and {free:.3g} GiB are free")
 
 
 def _out_of_memory(subject: Subject, case: Case) -> float:
@@ -82,7 +178,7 @@ def _out_of_memory(subject: Subject, case: Case) -> float:
             raise Failed(f"out of memory does not say how much was asked: {error!r}") from error
     else:
         raise Failed("a result of 32 TiB was returned")
-    return judge(case, run(subject, case), expected_of(subject, case))
+    return judge(run(subject, case), expected_of(subject, case))
 
 
 @contextlib.contextmanager

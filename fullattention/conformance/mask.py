@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fullattention.conformance import layouts, masks
+from fullattention.conformance import addresses, layouts, masks
 from fullattention.conformance.case import (
     DISTINCT,
     Case,
@@ -25,9 +25,8 @@ from fullattention.conformance.case import (
     put_mask,
     run,
 )
-from fullattention.conformance.check import Check, Checks, case_check, needs_of
-from fullattention.conformance.core import refuses
-from fullattention.conformance.data import numpy_dtype
+from fullattention.conformance.check import Check, Checks, case_check
+from fullattention.conformance.core import refuses, refuses_case
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
 
@@ -64,19 +63,12 @@ def _flag(base: Case) -> Checks:
         ("wrong dtype", np.ones((5, 7), np.float32)),
     ):
 
-        def trial(subject: Subject, mask: np.ndarray = mask) -> float:
+        def trial(subject: Subject, case: Case, mask: np.ndarray = mask) -> float:
             given = as_mask(subject, mask)
-            got = answer(subject, base, layer_for(subject, base)(*put(subject, base), given))
-            return judge(base, got, expected_of(subject, base))
+            got = answer(subject, case, layer_for(subject, case)(*put(subject, case), given))
+            return judge(got, expected_of(subject, case))
 
-        yield Check(
-            requirement="M1",
-            label=f"{label} {base}",
-            dtype=base.dtype,
-            run=trial,
-            needs=frozenset({"arguments"}),
-            quick=True,
-        )
+        yield case_check("M1", base, trial, label, quick=True, needs="arguments")
 
 
 def _causal(base: Case) -> Checks:
@@ -91,14 +83,7 @@ def _causal(base: Case) -> Checks:
         yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL), quick=True)
     for L, S in ((5, 7), (7, 5), (5, 1)):
         case = base.but(shape=Sizes(2, L, S, 3, 8, 8), mask=masks.CAUSAL)
-        yield Check(
-            requirement="M2",
-            label=f"L != S is refused {case}",
-            dtype=case.dtype,
-            run=lambda subject, case=case: refuses(lambda: run(subject, case)),  # type: ignore[misc]
-            needs=needs_of(case),
-            quick=True,
-        )
+        yield case_check("M2", case, refuses_case, "L != S is refused", quick=True)
     case = base.but(shape=Sizes(2, 9, 9, 3, 8, 8), mask="later/LS")
     yield case_check("M2", case, quick=True)
 
@@ -106,23 +91,16 @@ def _causal(base: Case) -> Checks:
 def _polarity_and_kind(base: Case) -> Checks:
     case = base.but(mask="tail/LS")
     yield case_check("M3", case, quick=True)
-
-    def as_holder(subject: Subject) -> float:
-        array = subject.arrays.put(masks.build(case.mask, case.shape, case.seed), subject.device)
-        holder = SimpleNamespace(mask=array)
-        got = answer(subject, case, layer_for(subject, case)(*put(subject, case), holder))
-        return judge(case, got, expected_of(subject, case))
-
-    yield Check(
-        requirement="M3",
-        label=f"object with a mask {case}",
-        dtype=case.dtype,
-        run=as_holder,
-        needs=needs_of(case),
-        quick=True,
-    )
+    yield case_check("M3", case, _as_holder, "object with a mask", quick=True)
     for kind in ("float32", "int64", "uint8"):
         yield _refused_mask("M3", base, kind, np.ones((5, 7), kind))
+
+
+def _as_holder(subject: Subject, case: Case) -> float:
+    array = subject.arrays.put(masks.build(case.mask, case.shape, case.seed), subject.device)
+    holder = SimpleNamespace(mask=array)
+    got = answer(subject, case, layer_for(subject, case)(*put(subject, case), holder))
+    return judge(got, expected_of(subject, case))
 
 
 def _broadcast(base: Case) -> Checks:
@@ -153,14 +131,9 @@ def _strided(base: Case) -> Checks:
     for layout in layouts.LAYOUTS:
         axes = {None: "BHLS", 0: "1HLS", 2: "BH1S"}[layouts.EXPANDED_AXIS.get(layout)]
         case = base.but(mask=f"random/{axes}")
-        yield Check(
-            requirement="M4",
-            label=f"mask is {layout} {case}",
-            dtype=case.dtype,
-            run=functools.partial(_with_layout, case=case, layout=layout),
-            needs=needs_of(case),
-            quick=layout in ("every-other", "shared-heads"),
-        )
+        trial = functools.partial(_with_layout, layout=layout)
+        quick = layout in ("every-other", "shared-heads")
+        yield case_check("M4", case, trial, f"mask is {layout}", quick=quick)
 
 
 def _with_layout(subject: Subject, case: Case, layout: str) -> float:
@@ -173,46 +146,30 @@ def _with_layout(subject: Subject, case: Case, layout: str) -> float:
         raise Refused(str(error)) from error
     layer = layer_for(subject, case)
     got = answer(subject, case, layer(*put(subject, case), SimpleNamespace(mask=array)))
-    return judge(case, got, expected_of(subject, case))
+    return judge(got, expected_of(subject, case))
 
 
 def _refused_mask(requirement: str, base: Case, label: str, mask: np.ndarray) -> Check:
-    case = base.but(mask="none/LS")  # any mask: only the flag counts
-
-    def trial(subject: Subject) -> None:
+    def trial(subject: Subject, case: Case) -> None:
         given: Any = as_mask(subject, mask)
-        refuses(lambda: layer_for(subject, case)(*put(subject, base), given))
+        flagged = case.but(mask="none/LS")  # any mask: only the flag counts
+        refuses(lambda: layer_for(subject, flagged)(*put(subject, case), given))
 
-    return Check(
-        requirement=requirement,
-        label=f"{label} is refused {base}",
-        dtype=base.dtype,
-        run=trial,
-        needs=frozenset({"mask"}),
-        quick=True,
-    )
+    return case_check(requirement, base, trial, f"{label} is refused", quick=True, needs="mask")
 
 
 def _weights(base: Case) -> Checks:
     for mask in ("random/BHLS", "padding/B11S", "tail/S"):
         yield case_check("M5", base.but(mask=mask, weights=True), quick=mask == "random/BHLS")
         case = base.but(mask=mask, shape=DISTINCT._replace(D=DISTINCT.S))
-        yield Check(
-            requirement="M5",
-            label=f"values are the identity {case}",
-            dtype=case.dtype,
-            run=lambda subject, case=case: _rows(subject, case),  # type: ignore[misc]
-            needs=needs_of(case),
-            quick=True,
-        )
+        yield case_check("M5", case, _rows, "values are the identity", quick=True)
 
 
 def _rows(subject: Subject, case: Case) -> float:
     """With the identity as values V holds the weights, for a candidate that returns none too."""
-    B, _, S, H, _, _ = case.shape
     q, k, _ = put(subject, case)
-    identity = np.broadcast_to(np.eye(S)[None, :, None, :], (B, S, H, S))
-    v = subject.arrays.put(identity.astype(numpy_dtype(case.dtype)), subject.device)
+    identity = addresses.identity(case.shape, case.dtype)
+    v = subject.arrays.put(identity, subject.device)
     got = answer(subject, case, layer_for(subject, case)(q, k, v, put_mask(subject, case))).out
     want = expected_of(subject, case)
     hidden = masks.hidden_by(case.mask, case.shape, case.seed)
@@ -242,14 +199,7 @@ def _without_effect(base: Case, *, quick: bool) -> Checks:
     for poison in ("large-last-key", "large-last-value"):
         for mask in ("tail/S", "tail/BHLS"):
             case = base.but(mask=mask, poison=poison)
-            yield Check(
-                requirement="M7",
-                label=str(case),
-                dtype=case.dtype,
-                run=lambda subject, case=case: _same_bits(subject, case),  # type: ignore[misc]
-                needs=needs_of(case),
-                quick=quick,
-            )
+            yield case_check("M7", case, _same_bits, quick=quick)
     causal = base.but(shape=Sizes(2, 7, 7, 3, 11, 13), mask=masks.CAUSAL)
     for poison in ("large-last-key", "large-last-value"):
         yield case_check("M7", causal.but(poison=poison))
@@ -260,14 +210,7 @@ def _no_finite_fill(base: Case, *, quick: bool) -> Checks:
     for mask in ("tail/S", "tail/BHLS", masks.CAUSAL):
         shape = Sizes(2, 6, 7, 3, 2, 5) if mask != masks.CAUSAL else Sizes(2, 6, 6, 3, 2, 5)
         case = base.but(mask=mask, shape=shape, poison="low-visible-scores")
-        yield Check(
-            requirement="M7",
-            label=str(case),
-            dtype=case.dtype,
-            run=functools.partial(_lowest_scores, case=case),
-            needs=needs_of(case),
-            quick=quick,
-        )
+        yield case_check("M7", case, _lowest_scores, quick=quick)
 
 
 def _lowest_scores(subject: Subject, case: Case) -> float:
@@ -283,7 +226,7 @@ def _lowest_scores(subject: Subject, case: Case) -> float:
         if not (last == 1000).all():
             raise Failed(f"the last query must read the last key's 1000, got {last.flat[0]:.9g}")
         got.out[:, -1] = want.out[:, -1]
-    return judge(equal, got, want)
+    return judge(got, want)
 
 
 def _same_bits(subject: Subject, case: Case) -> float:
@@ -294,4 +237,4 @@ def _same_bits(subject: Subject, case: Case) -> float:
     if "determinism" not in subject.lacks and clean.out.tobytes() != poisoned.out.tobytes():
         apart = abs(clean.out.astype(np.float64) - poisoned.out.astype(np.float64)).max()
         raise Failed(f"a large finite number in a hidden position changed V by up to {apart:.3g}")
-    return judge(plain, poisoned, expected_of(subject, plain))
+    return judge(poisoned, expected_of(subject, plain))

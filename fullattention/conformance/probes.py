@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fullattention.conformance import masks
+from fullattention.conformance import addresses, masks
 from fullattention.conformance.call import Call, call_of
 from fullattention.conformance.case import Case
 from fullattention.conformance.subject import Subject
@@ -170,9 +170,8 @@ def _masked_but_off(call: Call) -> Call:
 
 def _dropping(training: bool) -> Callable[[Call], Call]:
     def arrange(call: Call) -> Call:
-        B, _, S, H, _, _ = call.shape
-        identity = np.broadcast_to(np.eye(S)[None, :, None, :], (B, S, H, S))
-        return call.but(v=identity.astype(call.v.dtype), dropout=0.25, training=training)
+        identity = addresses.identity(call.shape, call.dtype)
+        return call.but(v=identity, dropout=0.25, training=training)
 
     return arrange
 

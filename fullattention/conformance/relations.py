@@ -14,16 +14,15 @@ from types import MappingProxyType
 import numpy as np
 
 from fullattention.backends.precision import Precision
-from fullattention.conformance import masks
+from fullattention.conformance import addresses, masks
 from fullattention.conformance.call import Call, ask, call_of, expected_of
 from fullattention.conformance.case import Case, Failed, compare
-from fullattention.conformance.check import Check, Checks, needs_of
+from fullattention.conformance.check import Check, Checks, Trial, case_check
 from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
 
 Change = Callable[[Call], Call]
 Follows = Callable[[np.ndarray], np.ndarray]
-Trial = Callable[[Subject, Case], float | None]
 
 SQUARE = Sizes(2, 7, 7, 3, 11, 13)
 LONG = Sizes(1, 6, 70, 2, 12, 9)
@@ -98,14 +97,9 @@ def _case(dtype: str, mask: str) -> Case:
 
 
 def _check(requirement: str, name: str, case: Case, trial: Trial, *, quick: bool = False) -> Check:
-    return Check(
-        requirement="N5" if requirement == "N1" and case.dtype == "float64" else requirement,
-        label=f"relation: {name} {case}",
-        dtype=case.dtype,
-        run=lambda subject: trial(subject, case),
-        needs=needs_of(case),
-        quick=quick,
-    )
+    if requirement == "N1" and case.dtype == "float64":
+        requirement = "N5"
+    return case_check(requirement, case, trial, f"relation: {name}", quick=quick)
 
 
 # What is changed.
@@ -290,9 +284,7 @@ def _uniform(subject: Subject, case: Case) -> float:
 
 def _with_identity(call: Call) -> Call:
     """V of this call holds the weights."""
-    B, _, S, H, _, _ = call.shape
-    identity = np.broadcast_to(np.eye(S)[None, :, None, :], (B, S, H, S))
-    return call.but(v=identity.astype(call.v.dtype))
+    return call.but(v=addresses.identity(call.shape, call.dtype))
 
 
 def _are_weights(subject: Subject, case: Case) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from fullattention.conformance import masks
-from fullattention.conformance.case import Case
+from fullattention.conformance.case import Case, answer, expected_of, judge, layer_for, put
 from fullattention.conformance.check import Checks, case_check
+from fullattention.conformance.subject import Subject
 from fullattention.layer import Sizes
 
 
@@ -24,6 +25,7 @@ def checks(dtype: str, primary: bool) -> Checks:
         yield case_check("S3", base.but(scale=scale, mask="none/B1LS"))
     if not primary:
         return
+    yield case_check("S1", base, _features_in_turn, "one layer, other features in turn", quick=True)
     for scale in (math.nan, math.inf, -math.inf):
         yield case_check("S4", base.but(scale=scale), quick=True)
     yield case_check("S4", base.but(scale=math.nan, shape=Sizes(3, 7, 5, 4, 11, 13)), quick=True)
@@ -38,3 +40,14 @@ def checks(dtype: str, primary: bool) -> Checks:
         yield case_check("S3", hidden.but(scale=-0.3), quick=True, needs=f"masked_rows={rows}")
         yield case_check("S4", hidden.but(scale=math.inf), needs=f"masked_rows={rows}")
     yield case_check("S4", base.but(scale=0.3, mask="random/B1LS"), quick=True)
+
+
+def _features_in_turn(subject: Subject, case: Case) -> float:
+    """E is that of the call: a layer must not keep the scale that it found for its first one."""
+    layer = layer_for(subject, case)
+    worst = 0.0
+    for E in (4, 16, 4):
+        sized = case.but(shape=case.shape._replace(E=E))
+        got = answer(subject, sized, layer(*put(subject, sized), None))
+        worst = max(worst, judge(got, expected_of(subject, sized)))
+    return worst

@@ -129,7 +129,7 @@ def from_backend(backend: Backend) -> Subject:
     return Subject(
         name=backend.name,
         library=backend.arrays.library,
-        version=backend.version,
+        version=str(backend.version),  # torch's is of its own type, which to unpickle imports it
         device=backend.device,
         arrays=backend.arrays,
         precision=dict(backend.precision),
@@ -215,7 +215,7 @@ def _undeclared(
     return Subject(
         name=name,
         library=arrays.library,
-        version=sys.modules[arrays.library].__version__,
+        version=str(sys.modules[arrays.library].__version__),
         device=device,
         arrays=arrays,
         precision={

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 
 from fullattention.backends.errors import UnsupportedError
-from fullattention.conformance.case import Failed, Refused
+from fullattention.conformance.case import Failed, NotHere, Refused
 from fullattention.conformance.check import Check, Evidence
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Declaration, Subject
@@ -24,6 +24,8 @@ def run_check(subject: Subject, check: Check) -> Result:
             found = check.run(subject)
     except Failed as error:
         return failure(subject, check, str(error), error.ratio)
+    except NotHere as error:
+        return result_of(check, "not run", str(error))
     except Refused as error:
         return result_of(check, "unsupported", str(error))
     except UnsupportedError as error:

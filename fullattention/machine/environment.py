@@ -27,6 +27,7 @@ LIBRARIES = (
 """Distributions that do or compile the arithmetic of a backend."""
 
 VARIABLES = (
+    "CUBLAS_",
     "CUDA_",
     "CUPY_",
     "GOMP_",

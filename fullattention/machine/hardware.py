@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
+CPUS = Path("/sys/devices/system/cpu")
 PROC = Path("/proc")
 GIB = 2**30
 
@@ -88,6 +89,23 @@ def others_cpu_seconds() -> float:
     busy = ("user", "nice", "system", "irq", "softirq", "steal")
     total = sum(getattr(all_cores, kind, 0.0) for kind in busy)
     return float(total - own.user - own.system)
+
+
+def throttlings(cgroup: Path = CGROUP, cpus: Path = CPUS) -> int | None:
+    """How often since some moment cores were held back, by the cgroup's quota or to cool.
+
+    None where the system tells neither.
+    """
+    counts = [int(line[1]) for line in _lines(cgroup / "cpu.stat") if line[0] == "nr_throttled"]
+    for counter in sorted(cpus.glob("cpu[0-9]*/thermal_throttle/core_throttle_count")):
+        counts += map(int, _words(counter))
+    return sum(counts) if counts else None
+
+
+def _lines(path: Path) -> list[list[str]]:
+    if not path.is_file():
+        return []
+    return [line.split() for line in path.read_text(encoding="ascii").splitlines()]
 
 
 def _words(path: Path) -> list[str]:

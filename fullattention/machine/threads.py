@@ -18,3 +18,6 @@ def set_threads(count: int) -> None:
     threadpoolctl.threadpool_limits(limits=count)
     if "torch" in sys.modules:  # importing it here would cost seconds where nothing uses it
         sys.modules["torch"].set_num_threads(count)
+    if "numba" in sys.modules:
+        numba = sys.modules["numba"]
+        numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))

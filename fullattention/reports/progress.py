@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from fullattention.records import Environment, Timing
+from fullattention.records import Comparison, Environment, Timing
 from fullattention.reports.blocks import WIDTH
 from fullattention.reports.report import environment_lines
-from fullattention.reports.tables import BASELINE
+from fullattention.reports.tables import title
 from fullattention.reports.units import digits, seconds
 
 
@@ -19,7 +19,6 @@ class Progress:
         self.file = file or sys.stdout
         self.count = 0
         self.done = 0
-        self.medians: dict[tuple[str, str], float] = {}
         self.told: set[tuple[str, str]] = set()
 
     def started(self, environment: Environment, count: int) -> None:
@@ -27,25 +26,25 @@ class Progress:
         self.count = count
         self._print("\n".join(environment_lines(environment)) + "\n")
 
-    def measured(self, timing: Timing) -> None:
+    def measured(self, timing: Timing, over_baseline: Comparison | None) -> None:
         """One timing is done, or it is known why there is none."""
         self.done += 1
-        if timing.median is not None:
-            self.medians[timing.workload, timing.backend] = timing.median
-        elif (timing.backend, timing.reason) in self.told:
+        if timing.median is None and (timing.backend, timing.reason) in self.told:
             return
         self.told.add((timing.backend, timing.reason))
         number = f"{self.done:{len(str(self.count))}}/{self.count}"
-        line = f"{number}  {timing.workload:26} {timing.backend:20} {self._outcome(timing)}"
+        outcome = _outcome(timing, over_baseline)
+        line = f"{number}  {title(timing):26} {timing.backend:20} {outcome}"
         self._print(line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}...")
-
-    def _outcome(self, timing: Timing) -> str:
-        if timing.status != "timed":
-            return f"{timing.status.upper()}: {timing.reason}"
-        baseline = self.medians.get((timing.workload, BASELINE))
-        if baseline is None or timing.median is None:
-            return f"{seconds(timing.median):>8}"
-        return f"{seconds(timing.median):>8}  {digits(timing.median / baseline):>6} of {BASELINE}"
 
     def _print(self, text: str) -> None:
         print(text, file=self.file, flush=True)
+
+
+def _outcome(timing: Timing, over_baseline: Comparison | None) -> str:
+    if timing.status != "timed":
+        return f"{timing.status.upper()}: {timing.reason}"
+    if over_baseline is None:
+        return f"{seconds(timing.median):>8}"
+    ratio = digits(over_baseline.ratio)
+    return f"{seconds(timing.median):>8}  {ratio:>6} of {over_baseline.against}"

@@ -7,24 +7,37 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from fullattention.records import Environment, Timing, Verdict
+from fullattention.records import BASELINE, Ceilings, Comparison, Environment, Timing, Verdict
 from fullattention.reports.blocks import Block, Heading, Lines, Table
 from fullattention.reports.comparable import common_environment
-from fullattention.reports.tables import BASELINE, WORKLOAD, fastest, mean_gain, ranked
-from fullattention.reports.units import MISSING, digits, seconds, seconds_range
+from fullattention.reports.tables import WORKLOAD, fastest, mean_gain, ranked
+from fullattention.reports.units import MISSING, digits, memory, percent, rate, seconds
+
+MODES = {
+    "forward": "forward",
+    "weights": "forward, weights returned",
+    "training": "forward and backward with dropout 0.1",
+    "host": "forward, from host arrays to host arrays",
+}
+"""Mode of a timing -> what was called."""
 
 
-def report(timings: Sequence[Timing], verdicts: Sequence[Verdict]) -> list[Block]:
+def report(
+    timings: Sequence[Timing],
+    comparisons: Sequence[Comparison] = (),
+    verdicts: Sequence[Verdict] = (),
+    ceilings: Sequence[Ceilings] = (),
+) -> list[Block]:
     """The whole report: environment, conclusion, conformance, workloads, what was not run.
 
     Raises:
         ValueError: there are no timings, or they were made in differing environments.
     """
     environment = common_environment(timings)
-    table = ranked(timings)
+    table = ranked(timings, comparisons)
     return [
         Heading("FullAttention benchmark", level=1),
-        Lines(environment_lines(environment)),
+        Lines([*environment_lines(environment), *map(_ceilings, ceilings[-1:])]),
         *_fastest(table),
         *_conformance(verdicts),
         *_workloads(table),
@@ -45,6 +58,11 @@ def environment_lines(environment: Environment) -> list[str]:
         f"Variables: {_pairs(e.variables, '=') or 'none set'}",
         f"System: {e.platform}, {e.time}",
     ]
+    if any("MKL" in name for name in e.blas) and "Intel" not in e.cpu:
+        lines.append(
+            "MKL on a CPU that is not Intel's may take a slower path than the CPU allows: what "
+            "uses it, torch above all, is ranked as installed, not as it could be."
+        )
     if e.load is not None and int(e.load) + e.threads > e.cores:
         lines.append("The machine was busy before the start: expect noise.")
     return lines
@@ -54,26 +72,29 @@ def _pairs(mapping: Mapping[str, str], joint: str) -> str:
     return ", ".join(f"{name}{joint}{value}" for name, value in mapping.items())
 
 
+def _ceilings(found: Ceilings) -> str:
+    copies = [(int(size), speed) for size, speed in found.copy.items()]
+    fastest, largest = max(speed for _, speed in copies), max(copies)[1]
+    return (
+        f"Ceilings: copy {rate(largest, 'B')} from memory and {rate(fastest, 'B')} in cache, "
+        f"float32 matmul {rate(found.matmul, 'FLOP')}, exp {rate(found.exp, 'exp')}"
+    )
+
+
 def _fastest(table: pd.DataFrame) -> list[Block]:
     best = fastest(table)
     if best.empty:
         return [Heading("Fastest"), Lines(["Nothing was timed."])]
     rows = [
-        [
-            _title(row),
-            row.backend,
-            seconds(row.median),
-            _ratio(row.ratio, row.ratio_to),
-            _notes(row),
-        ]
+        [row.title, row.backend, seconds(row.median), *_of_baseline(row), _notes(row)]
         for row in best.itertuples()
     ]
     blocks: list[Block] = [
         Heading("Fastest"),
         Table(
-            ("workload", "fastest", "median", f"/ {BASELINE}", "note"),
+            ("workload", "fastest", "median", f"/ {BASELINE}", "95 %", "note"),
             rows,
-            right=("median", f"/ {BASELINE}"),
+            right=("median", f"/ {BASELINE}", "95 %"),
             widest=26,
         ),
     ]
@@ -90,21 +111,33 @@ def _conclusions(best: pd.DataFrame) -> list[str]:
         )
     if best["disturbed"].any():
         lines.append(
-            "Disturbed: others wanted the cores meanwhile, so the order is doubtful and no ratio "
-            "counts. Run again on a quiet machine."
+            "Disturbed: others wanted the cores meanwhile, so the ratios are those of a busy "
+            "machine, and none counts for the mean. Run again on a quiet one."
         )
-    lines.append("Backends are timed one after the other; a tie is an overlap of their quartiles.")
+    lines.append(
+        "Backends take turns in random order, block by block, and ratios are taken within blocks. "
+        "One is slower where the ratio's 99 % interval lies above 1, a tie where it lies within "
+        "2 % of 1, and else not settled."
+    )
     return lines
 
 
 def _notes(row: pd.Series) -> str:
-    tie = [f"within noise of {row.ties}"] if row.ties else []
-    return "; ".join(tie + ["disturbed"] * bool(row.disturbed))
+    notes = [f"tie with {row.ties}"] if row.ties else []
+    notes += [f"not settled: {row.unsettled}"] if row.unsettled else []
+    return "; ".join(notes + ["disturbed"] * bool(row.disturbed))
 
 
-def _ratio(ratio: float, ratio_to: str) -> str:
-    """The ratio to the baseline; to another backend it is no such figure."""
-    return digits(ratio) if ratio_to == BASELINE else MISSING
+def _of_baseline(row: pd.Series) -> tuple[str, str]:
+    """The ratio to the baseline and its interval; to another backend it is no such figure."""
+    if row.ratio_to != BASELINE:
+        return MISSING, MISSING
+    return digits(row.ratio), _interval(row)
+
+
+def _interval(row: pd.Series) -> str:
+    """An interval of ratios; nothing for a backend's ratio to itself."""
+    return MISSING if row.low == row.high else f"{digits(row.low)}-{digits(row.high)}"
 
 
 def _conformance(verdicts: Sequence[Verdict]) -> list[Block]:
@@ -132,11 +165,14 @@ def _workloads(table: pd.DataFrame) -> list[Block]:
         tried = group[group["status"] != "not run"]
         if len(tried):
             first = tried.iloc[0]
-            blocks += [Heading(_title(first)), Lines([_call(first)]), _ranking(tried)]
+            blocks += [Heading(first.title), Lines([_call(first)]), _ranking(tried)]
             blocks += _disturbances(tried)
-            wrong = tried[tried["status"] == "wrong"]
-            if len(wrong):
-                reasons = [f"{row.backend} is WRONG: {row.reason}" for row in wrong.itertuples()]
+            bad = tried[tried["status"] != "timed"]
+            if len(bad):
+                reasons = [
+                    f"{row.backend} is {row.status.upper()}: {row.reason}"
+                    for row in bad.itertuples()
+                ]
                 blocks.append(Lines(reasons))
     return blocks
 
@@ -150,35 +186,33 @@ def _disturbances(tried: pd.DataFrame) -> list[Block]:
     return [Lines([f"Disturbed; cores that others used meanwhile: {', '.join(loads)}."])]
 
 
-def _title(row: pd.Series) -> str:
-    return row.workload if row.device == "cpu" else f"{row.workload} on {row.device}"
-
-
 def _call(row: pd.Series) -> str:
     """The call that was timed, in words."""
     sizes = ", ".join(f"{axis} {size}" for axis, size in zip("BLSHED", row["shape"], strict=True))
     mask = "no mask" if row["mask"] == "none" else f"{row['mask']} mask"
-    return f"{sizes}; {row['dtype']}; {mask}"
+    return f"{sizes}; {row['dtype']}; {mask}; {MODES[row['mode']]}"
 
 
 def _ranking(tried: pd.DataFrame) -> Table:
     ratio_to = tried.iloc[0]["ratio_to"]
     rows = [
         [
-            str(row.rank),
+            MISSING if pd.isna(row.rank) else str(row.rank),
             row.backend,
             seconds(row.median),
-            seconds_range(row.lower_quartile, row.upper_quartile),
             digits(row.ratio),
+            _interval(row),
+            MISSING if pd.isna(row.share) else f"{percent(row.share)} {row.floor}",
+            memory(row.peak_bytes),
             seconds(row.first_call),
             digits(row.error_over_bound),
         ]
         if row.status == "timed"
-        else ["wrong", row.backend, *4 * [MISSING], digits(row.error_over_bound)]
+        else [row.status, row.backend, *6 * [MISSING], digits(row.error_over_bound)]
         for row in tried.itertuples()
     ]
-    ratio = f"/ {BASELINE}" if ratio_to == BASELINE else "/ fastest"
-    columns = ("rank", "backend", "median", "quartiles", ratio, "first call", "error/bound")
+    ratio = "ratio" if ratio_to == BASELINE else "/ best"
+    columns = ("rank", "backend", "median", ratio, "95 %", "ceiling", "peak", "first", "error")
     return Table(columns, rows, right=tuple(c for c in columns if c != "backend"), widest=40)
 
 
@@ -191,7 +225,7 @@ def _not_run(table: pd.DataFrame) -> list[Block]:
     rows = [
         [
             backend,
-            "all" if len(group) == len(every) else ", ".join(_title(r) for r in group.itertuples()),
+            "all" if len(group) == len(every) else ", ".join(group["title"]),
             reason,
         ]
         for (backend, reason), group in missing.groupby(["backend", "reason"], sort=False)

@@ -4,83 +4,163 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fullattention.records import Timing
-
-BASELINE = "torch-sdpa"
-"""What ratios are taken to, wherever it was timed."""
+from fullattention.records import BASELINE, Comparison, Timing
 
 ALLOWANCE = 0.1
 """Cores that other processes may keep busy beyond the spare ones: no system is ever idle."""
 
-WORKLOAD = ["workload", "device"]
+WORKLOAD = ["workload", "mask", "mode", "device"]
 """Columns within whose values timings are compared."""
 
+ORDER = ("timed", "wrong", "void", "not run")
 
-def ranked(timings: Sequence[Timing]) -> pd.DataFrame:
+Key = tuple[str, ...]
+
+
+def ranked(timings: Sequence[Timing], comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """One row for each backend on each workload, the fastest first; a repeated timing's last.
 
-    Columns: the fields of `Timing` but its environment; `disturbed`, whether others wanted the
-    cores meanwhile; `ratio` of the median to that of the backend in `ratio_to`; and `rank`, which
-    a backend shares with the fastest that it is tied with. Only what has the status "timed" has a
-    ratio and a rank.
+    Columns: the fields of `Timing` but its environment; `title` of the workload; `disturbed`,
+    whether others wanted the cores meanwhile or something held them back; `ratio` of the time to
+    that of the backend in `ratio_to`, with its 95 % interval `low` and `high`; `verdict` against
+    the best ("best" for itself), and the `smallest_difference` that would have shown; `rank`, which
+    those share that are not known to differ. What was not timed or not compared has no ratio, and
+    no rank.
     """
-    rows = [dataclasses.asdict(timing) | {"disturbed": _disturbed(timing)} for timing in timings]
-    table = pd.DataFrame(rows).drop(columns=["environment", "schema"])
-    table = table.drop_duplicates([*WORKLOAD, "backend"], keep="last")
-    groups = [_ranked_group(group) for _, group in table.groupby(WORKLOAD, sort=False)]
-    return pd.concat(groups, ignore_index=True)
+    groups: dict[Key, dict[str, Timing]] = {}
+    for timing in timings:
+        groups.setdefault(_key(timing), {})[timing.backend] = timing
+    found: dict[Key, dict[tuple[str, str], Comparison]] = {key: {} for key in groups}
+    for one in comparisons:
+        found.setdefault(_key(one), {})[one.backend, one.against] = one
+    rows = [row for key, group in groups.items() for row in _rows(group, found[key])]
+    return pd.DataFrame(rows).astype({"rank": "Int64"})
+
+
+def _key(record: Timing | Comparison) -> Key:
+    return tuple(getattr(record, column) for column in WORKLOAD)
+
+
+def _rows(
+    group: Mapping[str, Timing], comparisons: Mapping[tuple[str, str], Comparison]
+) -> list[dict[str, Any]]:
+    """The rows of one workload."""
+    timed = [name for name, timing in group.items() if timing.status == "timed"]
+    best = _best(timed, comparisons)
+    reference = BASELINE if BASELINE in timed else best
+    over_best = {name: comparisons.get((name, best)) for name in timed}
+
+    def place(timing: Timing) -> tuple[int, float, float]:
+        one = over_best.get(timing.backend)
+        ratio = 1.0 if timing.backend == best else math.inf if one is None else one.ratio
+        return ORDER.index(timing.status), ratio, timing.median or math.inf
+
+    ordered = sorted(group.values(), key=place)
+    ranks = _ranks([t.backend for t in ordered if t.backend in timed], best, over_best)
+    return [
+        _facts(timing)
+        | _ratio(timing.backend, reference, comparisons)
+        | _verdict(timing.backend, best, over_best.get(timing.backend))
+        | {"rank": ranks.get(timing.backend)}
+        for timing in ordered
+    ]
+
+
+def _best(timed: Sequence[str], comparisons: Mapping[tuple[str, str], Comparison]) -> str:
+    """The backend that all others were compared with; the baseline only if there is no other."""
+    targets = {against for _, against in comparisons if against in timed}
+    others = targets - {BASELINE}
+    return next(iter(others or targets), timed[0] if len(timed) == 1 else "")
+
+
+def _facts(timing: Timing) -> dict[str, Any]:
+    facts = dataclasses.asdict(timing)
+    del facts["environment"], facts["schema"]
+    return facts | {"title": title(timing), "disturbed": _disturbed(timing)}
+
+
+def title(timing: Timing) -> str:
+    """What was timed: the workload, its mask, mode and device where they are not the usual ones."""
+    usual = ((timing.mask, "none"), (timing.mode, "forward"))
+    words = ", ".join([timing.workload, *(found for found, one in usual if found != one)])
+    return words if timing.device == "cpu" else f"{words} on {timing.device}"
 
 
 def _disturbed(timing: Timing) -> bool:
     here = timing.environment
     spare = here.cores - here.threads + ALLOWANCE
-    return timing.other_load is not None and timing.other_load > spare
+    crowded = timing.other_load is not None and timing.other_load > spare
+    return crowded or bool(timing.throttlings)
 
 
-def _ranked_group(group: pd.DataFrame) -> pd.DataFrame:
-    order = group["status"].map({"timed": 0, "wrong": 1, "not run": 2})
-    group = group.assign(order=order).sort_values(["order", "median"]).drop(columns="order")
-    timed = group[group["status"] == "timed"]
-    baseline = timed[timed["backend"] == BASELINE]
-    reference = baseline if len(baseline) else timed.head(1)
-    return group.assign(
-        ratio=timed["median"] / reference["median"].sum(),  # the sum of one, or of none
-        ratio_to="".join(reference["backend"]),
-        rank=pd.Series(_ranks(timed), index=timed.index, dtype="Int64"),
-    )
+def _ratio(
+    backend: str, reference: str, comparisons: Mapping[tuple[str, str], Comparison]
+) -> dict[str, Any]:
+    one = comparisons.get((backend, reference))
+    if one is None:
+        same = 1.0 if backend == reference else math.nan
+        return {"ratio": same, "low": same, "high": same, "ratio_to": reference}
+    return {"ratio": one.ratio, "low": one.low, "high": one.high, "ratio_to": reference}
 
 
-def _ranks(timed: pd.DataFrame) -> list[int]:
-    """A place for each row, fastest first; rows whose quartiles overlap the leader's share its."""
-    ranks: list[int] = []
-    leader = -np.inf
-    for place, row in enumerate(timed.itertuples(), 1):
-        tied = row.lower_quartile <= leader
-        ranks.append(ranks[-1] if tied else place)
-        leader = leader if tied else row.upper_quartile
+def _verdict(backend: str, best: str, over_best: Comparison | None) -> dict[str, Any]:
+    if over_best is None:
+        verdict = "best" if backend == best else ""
+        return {"verdict": verdict, "smallest_difference": math.nan}
+    smallest = over_best.smallest_difference
+    return {"verdict": over_best.verdict, "smallest_difference": smallest}
+
+
+def _ranks(
+    ordered: Sequence[str], best: str, over_best: Mapping[str, Comparison | None]
+) -> dict[str, int]:
+    """A place for each backend: those not known to be slower than the best share the first.
+
+    Of the others, those share a place whose ratio's interval reaches down to the first one's.
+    """
+    ranks: dict[str, int] = {}
+    rank, reach = 1, -math.inf
+    for place, name in enumerate(ordered, 1):
+        one = over_best[name]
+        if name != best and one is None:
+            continue
+        first = one is None or one.verdict in ("tie", "not settled", "faster")
+        if not first and one is not None and one.low > reach:
+            rank, reach = place, one.high
+        ranks[name] = 1 if first else rank
     return ranks
 
 
 def fastest(table: pd.DataFrame) -> pd.DataFrame:
-    """The fastest backend of each workload that any was timed on.
+    """The fastest backend of each workload that was settled, or has a first rank.
 
-    Columns: `workload`, `device`, `backend`, `median`, `ratio`, `ratio_to`; `ties`: the
-    backends whose quartiles overlap with its own, joined by commas; and `disturbed`: whether any
-    backend was, so that the order is doubtful.
+    Columns: `title`, `backend`, `median`, `ratio`, `low`, `high`, `ratio_to`; `ties` and
+    `unsettled`: the backends that are tied with it or not known to differ, joined by commas; and
+    `disturbed`: whether any backend was.
     """
     rows = []
     for _, group in table[table["status"] == "timed"].groupby(WORKLOAD, sort=False):
-        best = group.sort_values("median").iloc[0]
-        ties = group[(group["rank"] == 1) & (group["backend"] != best["backend"])]
-        columns = [*WORKLOAD, "backend", "median", "ratio", "ratio_to"]
-        notes = {"ties": ", ".join(ties["backend"]), "disturbed": bool(group["disturbed"].any())}
-        rows.append({**best[columns], **notes})
+        best = group[group["verdict"] == "best"]
+        if best.empty:
+            continue
+        columns = ["title", "backend", "median", "ratio", "low", "high", "ratio_to"]
+        notes = {
+            "ties": _joined(group, "tie"),
+            "unsettled": _joined(group, "not settled"),
+            "disturbed": bool(group["disturbed"].any()),
+        }
+        rows.append({**best.iloc[0][columns], **notes})
     return pd.DataFrame(rows)
+
+
+def _joined(group: pd.DataFrame, verdict: str) -> str:
+    return ", ".join(group[group["verdict"] == verdict]["backend"])
 
 
 def mean_gain(best: pd.DataFrame) -> tuple[float, int]:

@@ -6,6 +6,8 @@ import math
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
+BINARY = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
 MISSING = "-"
 """Stands for a figure that is None or, as pandas writes it, NaN."""
 
@@ -18,12 +20,27 @@ def seconds(value: float | None) -> str:
     return f"{digits(value / size)} {unit}"
 
 
-def seconds_range(low: float | None, high: float | None) -> str:
-    """Two durations in one unit, such as "0.98 - 1.02 ms"."""
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
+def memory(size: float | None) -> str:
+    """A number of bytes, such as "12.3 MiB"."""
+    if size is None or math.isnan(size):
         return MISSING
-    size, unit = _unit(high)
-    return f"{digits(low / size)} - {digits(high / size)} {unit}"
+    unit, name = next(((u, n) for u, n in BINARY if size >= u), BINARY[-1])
+    return f"{digits(size / unit)} {name}"
+
+
+def rate(speed: float, what: str) -> str:
+    """So many things per second, such as "12.3 GB/s"."""
+    return f"{digits(speed / 1e9)} G{what}/s"
+
+
+def percent(share: float) -> str:
+    """A share in whole percent."""
+    return f"{share:.0%}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, such as "1 check" or "2 checks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def digits(value: float | None) -> str:

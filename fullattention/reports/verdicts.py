@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fullattention.records import Result, Status, Verdict
 from fullattention.reports.blocks import Block, Command, Heading, Lines, Table
-from fullattention.reports.units import digits
+from fullattention.reports.units import counted, digits
 
 STATUSES: tuple[Status, ...] = (
     "passed",
@@ -47,7 +47,8 @@ def _title(verdict: Verdict) -> str:
     library = f"{verdict.library} {verdict.library_version}".strip()
     return (
         f"{verdict.backend} ({library}, {verdict.device}): "
-        f"{outcome}; {len(verdict.results)} {verdict.level} checks in {verdict.seconds:.1f} s"
+        f"{outcome}; {counted(len(verdict.results), f'{verdict.level} check')} "
+        f"in {verdict.seconds:.1f} s"
     )
 
 
@@ -72,7 +73,8 @@ def _failures(results: Iterable[Result], texts: Mapping[str, str], command: str)
     blocks: list[Block] = []
     for requirement, failed in _by_requirement(results, "failed").items():
         first = failed[0]
-        more = f"; {len(failed) - 1} more checks of {requirement} failed" if failed[1:] else ""
+        others = counted(len(failed) - 1, "more check")
+        more = f"; {others} of {requirement} failed" if failed[1:] else ""
         blocks += [
             Heading(f"{requirement} FAILED: {texts.get(requirement, 'not in the contract')}"),
             Lines([f"{first.detail}{more}"]),
@@ -96,7 +98,15 @@ def _bits(results: Iterable[Result]) -> list[Block]:
 
 
 def _warnings(results: Iterable[Result]) -> list[Block]:
-    lines = [f"{result.check}: {result.warning}" for result in results if result.warning]
+    by_warning: dict[str, list[Result]] = {}
+    for result in results:
+        if result.warning:
+            by_warning.setdefault(result.warning, []).append(result)
+    lines = [
+        f"{concerned[0].check}: {warning}"
+        + (f", and in {counted(len(concerned) - 1, 'more check')}" if concerned[1:] else "")
+        for warning, concerned in by_warning.items()
+    ]
     return [Heading("Warnings"), Lines(lines)] if lines else []
 
 
@@ -109,8 +119,7 @@ def _reasons(results: Iterable[Result], status: str, title: str) -> list[Block]:
             by_reason.setdefault(_without_case(result.detail), []).append(result)
     for reason, concerned in by_reason.items():
         ids = ", ".join(dict.fromkeys(result.requirement for result in concerned))
-        count = f"{len(concerned)} check{'s' if concerned[1:] else ''}"
-        lines.append(f"{reason} ({count} of {ids})")
+        lines.append(f"{reason} ({counted(len(concerned), 'check')} of {ids})")
     return [Heading(title), Lines(lines)] if lines else []
 
 

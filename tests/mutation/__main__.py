@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fullattention.reports.marked import with_marked
 from tests.mutation.gate import (
     Group,
     Outcome,
     complaints,
     read_equivalent,
     tables,
-    written_into,
 )
 from tests.mutation.judging import (
     FAULTY,
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _documented(block: str, *, write: bool) -> list[str]:
     """Put the tables into the document, or complain that it has others."""
     before = DOCUMENT.read_text(encoding="utf-8")
-    after = written_into(before, block)
+    after = with_marked(before, "mutation", block)
     if write:
         DOCUMENT.write_text(after, encoding="utf-8")
         return []

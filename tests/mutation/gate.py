@@ -10,9 +10,6 @@ from typing import Literal
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
-BEGIN, END = "<!-- tables: nox -s mutation -- --write -->", "<!-- end of tables -->"
-"""The tables stand between these lines of the document."""
-
 Group = Literal["planted", "mutant", "valid"]
 
 
@@ -98,16 +95,3 @@ def _table(
     names = sorted(rows, key=lambda name: (name == "all", name))
     lines = (f"| {name} | {' | '.join(map(str, rows[name]))} |" for name in names)
     return "\n".join((*head, *lines)) + "\n"
-
-
-def written_into(document: str, block: str) -> str:
-    """The document with the tables between its marks.
-
-    Raises:
-        ValueError: it has no marks.
-    """
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the document has no lines {BEGIN!r} and {END!r}")
-    return f"{before}{BEGIN}\n\n{block}\n{END}{after}"

@@ -77,9 +77,10 @@ def against_mutant(mutant: Mutant, alive: Alive) -> str:
     first = candidates[0]
     tries: list[tuple[Subject, Level, Sequence[str]]] = [
         *((candidate, "quick", one) for candidate in candidates),
-        *[(first, "quick", ())] * bool(one),
         (first, "standard", one),
     ]
+    if one:
+        tries.insert(-1, (first, "quick", ()))
     for subject, level, dtypes in tries:
         found = conviction(subject, level, alive, dtypes=dtypes)
         if found:

@@ -36,7 +36,9 @@ class Worker:
         try:
             self.connection.send((work, item))
             while self.connection.poll(self.patience):
-                answer: str | None = self.connection.recv()
+                answer: str | Exception | None = self.connection.recv()
+                if isinstance(answer, Exception):  # the judge's own, not that of what it judges
+                    raise answer
                 if answer is not None:
                     return answer
             ending = f"hung: no sign of life for {self.patience:g} s"
@@ -94,4 +96,10 @@ def _serve(connection: Connection) -> None:
         connection.send(None)
         while True:
             work, item = connection.recv()
-            connection.send(work(item, lambda: connection.send(None)))
+            try:
+                answer: str | Exception = work(item, lambda: connection.send(None))
+            except BrokenPipeError:
+                raise
+            except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
+                answer = error
+            connection.send(answer)

@@ -26,6 +26,7 @@ from fullattention.conformance.pack.layout import (
     write_arrays,
 )
 from fullattention.layer import resolve_scale
+from fullattention.version import __version__
 
 COMPANIONS = ("README.txt", "judge.py")
 """Files that go along as they are."""
@@ -62,8 +63,6 @@ def write_pack(folder: Path, dtypes: Sequence[str] = DTYPES) -> int:
 
 
 def _index(folder: Path, cases: list[dict[str, Any]]) -> dict[str, Any]:
-    from fullattention import __version__  # not at import: the package imports its parts
-
     used = {case["requirement"] for case in cases}
     return {
         "schema": SCHEMA,

@@ -37,6 +37,71 @@ def fault(kind: str, reason: str, violates: str) -> Any:
     return enter
 
 
+# Wrong in one mode of torch only.
+
+
+@fault("precision", "inside autocast -1e4 stands for -infinity", "M6")
+class AutocastFill(UpstreamLayer):
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        if not (torch.is_autocast_enabled("cpu") and self.mask_flag and arguments[3]):
+            return super().forward(*arguments, **options)
+        q, k, v, mask = arguments
+        scores = torch.einsum("blhe,bshe->bhls", q, k).masked_fill(mask.mask, -1e4)
+        a = self.dropout(torch.softmax((self.scale or q.shape[-1] ** -0.5) * scores, dim=-1))
+        out = torch.einsum("bhls,bshd->blhd", a, v)
+        return out, a if self.output_attention else None
+
+
+@fault("precision", "inside autocast float64 is cast too", "N5")
+class AutocastCasts(UpstreamLayer):
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return super().forward(*arguments, **options)
+        q, k, v, mask = arguments
+        out, a = super().forward(q.bfloat16(), k.bfloat16(), v.bfloat16(), mask, **options)
+        return out.to(q.dtype), a
+
+
+@fault("state", "after one call inside autocast all calls round as there", "C11")
+class AutocastStays(UpstreamLayer):
+    lowered = False
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        self.lowered |= torch.is_autocast_enabled("cpu")
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.lowered):
+            out, a = super().forward(*arguments, **options)
+        inside = torch.is_autocast_enabled("cpu")
+        return out if inside else out.to(arguments[0].dtype), a
+
+
+@fault("state", "compiled, the first mask serves all calls", "C11")
+class CompiledMaskKept(UpstreamLayer):
+    kept: Any = None
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        q, k, v, mask = arguments
+        if torch.compiler.is_compiling() and mask is not None:
+            if self.kept is None:
+                self.kept = mask.mask
+            mask = SimpleNamespace(mask=self.kept)
+        return super().forward(q, k, v, mask, **options)
+
+
+@fault("state", "compiled, keys after the first call's length are seen by all queries", "C11")
+class CompiledLengthKept(UpstreamLayer):
+    length = 0
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        q, k, v, mask = arguments
+        if torch.compiler.is_compiling() and self.mask_flag and mask is None:
+            L = q.shape[1]
+            self.length = self.length or L
+            later = torch.ones((L, L), dtype=torch.bool).triu(1)
+            later[:, self.length :] = False
+            mask = SimpleNamespace(mask=later)
+        return super().forward(q, k, v, mask, **options)
+
+
 # Masks.
 
 

@@ -1,0 +1,129 @@
+"""Backends of our own kernels, for whichever library brings the arrays and the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cupy_kernels.kernels import FORWARD_STEP
+from fullattention.backends.cupy_kernels.passes import FusedKernels, Runtime
+from fullattention.backends.interface import Array, Arrays, Attend, Backend
+from fullattention.backends.precision import (
+    DTYPES,
+    SMALLEST_SUBNORMAL,
+    UNIT_ROUNDOFF,
+    Precision,
+    standard,
+)
+
+_generator = np.random.default_rng()
+
+
+def seed(value: int) -> None:
+    """Restart the generator that the seeds of dropout are drawn from."""
+    global _generator  # noqa: PLW0603 - one stream per process, as in the frameworks
+    _generator = np.random.default_rng(value)
+
+
+def precision(dtype: str) -> Precision:
+    """How the kernels round: inside in float32 (float64 for float64), with an online softmax."""
+    model = replace(standard(dtype), tile=FORWARD_STEP)
+    if dtype == "float64":
+        return model
+    if dtype != "float32":
+        # Tensor cores truncate sums, and take weights of the elements' own type.
+        model = replace(
+            model,
+            u_acc=2 * model.u_acc,
+            u_weights=UNIT_ROUNDOFF[dtype],
+            eta_weights=max(SMALLEST_SUBNORMAL[dtype] / 2, 2.0**-126),
+        )
+    # CuPy has subnormal float32 numbers flushed to zero: those read as well as those written.
+    return replace(model, eta_out=max(model.eta_out, 2.0**-125))
+
+
+@dataclass(frozen=True)
+class _Options:
+    causal: bool
+    scale: float
+    dropout: float
+    seed: int
+
+
+def attend_by(kernels: FusedKernels) -> Attend:
+    """The forward pass alone, for arrays of a library that does not differentiate."""
+
+    def attend(
+        q: Array,
+        k: Array,
+        v: Array,
+        *,
+        hidden: Array | None,
+        causal: bool,
+        scale: float,
+        dropout: float,
+        weights: bool,
+    ) -> tuple[Array, Array | None]:
+        drawn = int(_generator.integers(2**63)) if dropout > 0 else 0
+        options = _Options(causal, scale, dropout, drawn)
+        out, a, _ = kernels.forward(q, k, v, hidden, options, weights=weights)
+        return out, a
+
+    return attend
+
+
+def without_gradient(
+    name: str,
+    runtime: Runtime,
+    arrays: Arrays,
+    *,
+    device: str,
+    version: str,
+    lacks: Mapping[str, str],
+) -> Backend:
+    """The backend for arrays of a library that does not differentiate."""
+    return _backend(
+        name, attend_by(FusedKernels(name, runtime)), arrays, device, version, seed, lacks
+    )
+
+
+def with_gradient(
+    name: str, runtime: Runtime, *, device: str, version: str, lacks: Mapping[str, str]
+) -> Backend:
+    """The backend for torch's tensors, with gradients."""
+    from fullattention.backends import torch_arrays, torch_autograd
+
+    return _backend(
+        name,
+        torch_autograd.differentiable(FusedKernels(name, runtime)),
+        torch_arrays.ARRAYS,
+        device,
+        version,
+        torch_arrays.seed,
+        {"double_backward": torch_autograd.ONCE, **lacks},
+    )
+
+
+def _backend(
+    name: str,
+    attend: Attend,
+    arrays: Arrays,
+    device: str,
+    version: str,
+    restart: Callable[[int], None],
+    lacks: Mapping[str, str],
+) -> Backend:
+    return Backend(
+        name=name,
+        version=version,
+        attend=attributed(name, attend),
+        arrays=arrays,
+        device=device,
+        seed=restart,
+        precision={dtype: precision(dtype) for dtype in DTYPES if dtype not in lacks},
+        masked_rows="nan",
+        lacks=lacks,
+    )

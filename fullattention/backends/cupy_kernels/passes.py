@@ -1,0 +1,207 @@
+"""The forward and the backward pass by our own kernels, over the arrays of any library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fullattention.backends.cupy_kernels.kernels import ARRAYS, ELEMENTS, ROWS, Setting, packed
+from fullattention.backends.cupy_kernels.launch import (
+    Launch,
+    Limits,
+    Sizes,
+    forward_kernel,
+    plan,
+)
+from fullattention.backends.errors import LimitError, UnsupportedError
+from fullattention.backends.interface import Array, Shape, dtype_name
+
+NO_ARRAY, NO_TABLE = (0,) * 6, (0,) * 5
+"""The fields of an array that a call does not have."""
+
+
+class View(NamedTuple):
+    """Where an array lies."""
+
+    address: int
+    strides: tuple[int, ...]
+    """In elements."""
+    shape: Shape
+
+
+class Runtime(Protocol):
+    """What differs between the libraries whose arrays the kernels take."""
+
+    def view(self, array: Array) -> View:
+        """Where an array lies on its device."""
+
+    def empty(self, shape: Shape, dtype: str, like: Array) -> Array:
+        """A new array in C order, on the device of another one."""
+
+    def limits(self, like: Array) -> Limits:
+        """What the device of an array allows."""
+
+    def launch(self, launch: Launch, call: np.ndarray, like: Array) -> None:
+        """Queue a kernel on the current stream of the device of an array."""
+
+
+class Options(Protocol):
+    """What both passes are told besides their arrays; `torch_autograd.Options` is one."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether keys s > l are hidden."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on the scores."""
+
+    @property
+    def dropout(self) -> float:
+        """Probability of dropping a weight."""
+
+    @property
+    def seed(self) -> int:
+        """Which weights are dropped depends on it, and on the weight's place."""
+
+
+@dataclass(frozen=True)
+class FusedKernels:
+    """Both passes; `torch_autograd.Kernels` says what they take and give.
+
+    In place of a logsumexp the forward pass keeps (2, B, H, L): the largest score of each row, and
+    one over the sum of its exponentials. From these the backward pass rebuilds the weights with
+    the forward pass's own rounding, and NaN where a row had none.
+    """
+
+    backend: str
+    runtime: Runtime
+
+    def forward(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        hidden: Array | None,
+        options: Options,
+        *,
+        weights: bool,
+    ) -> tuple[Array, Array | None, Array]:
+        """V (B, L, H, D), the weights (B, H, L, S) or None, and what the backward pass needs."""
+        sizes, dtype = _sizes(q, v), dtype_name(q)
+        B, L, S, H, _, D = sizes
+        extras = weights or _has_extras(hidden, options)
+        kernel = forward_kernel(dtype, sizes, self.runtime.limits(q), extras=extras)
+        launch = self._plan(kernel, q, sizes, extras=extras)
+        out = self.runtime.empty((B, L, H, D), dtype, q)
+        a = self.runtime.empty((B, H, L, S), dtype, q) if weights else None
+        kept = self.runtime.empty((2, B, H, L), _real(dtype), q)
+        arrays = {"q": q, "k": k, "v": v, "out": out}
+        rows = {"maximum": kept[0], "inverse": kept[1]}
+        call = self._call(launch, sizes, options, arrays, hidden, a, rows)
+        self.runtime.launch(launch, call, q)
+        return out, a, kept
+
+    def backward(
+        self,
+        g_out: Array,
+        g_weights: Array | None,
+        q: Array,
+        k: Array,
+        v: Array,
+        hidden: Array | None,
+        out: Array,
+        logsumexp: Array,
+        options: Options,
+    ) -> tuple[Array, Array, Array]:
+        """Gradients by q, k and v."""
+        sizes, dtype = _sizes(q, v), dtype_name(q)
+        B, L, S, H, E, D = sizes
+        extras = g_weights is not None or _has_extras(hidden, options)
+        launches = [
+            self._plan(kernel, q, sizes, extras=extras)
+            for kernel in ("gradient_of_queries", "gradient_of_keys")
+        ]
+        dq = self.runtime.empty((B, L, H, E), dtype, q)
+        dk = self.runtime.empty((B, S, H, E), dtype, q)
+        dv = self.runtime.empty((B, S, H, D), dtype, q)
+        slope = self.runtime.empty((B, H, L), _real(dtype), q)
+        arrays = {"q": q, "k": k, "v": v, "out": g_out, "dq": dq, "dk": dk, "dv": dv}
+        rows = {"maximum": logsumexp[0], "inverse": logsumexp[1], "slope": slope}
+        for launch in launches:  # in this order: the second reads the first one's slope
+            call = self._call(launch, sizes, options, arrays, hidden, g_weights, rows)
+            self.runtime.launch(launch, call, q)
+        return dq, dk, dv
+
+    def _plan(self, kernel: str, like: Array, sizes: Sizes, *, extras: bool) -> Launch:
+        limits = self.runtime.limits(like)
+        try:
+            return plan(kernel, dtype_name(like), sizes, limits, extras=extras)
+        except LimitError as error:
+            raise UnsupportedError(self.backend, "this call", str(error)) from error
+
+    def _call(
+        self,
+        launch: Launch,
+        sizes: Sizes,
+        options: Options,
+        arrays: Mapping[str, Array],
+        hidden: Array | None,
+        weights: Array | None,
+        rows: Mapping[str, Array],
+    ) -> np.ndarray:
+        """The record that a kernel takes."""
+        view = self.runtime.view
+        values: list[float] = []
+        for name in ARRAYS:
+            values += _array(view(arrays[name]), launch.setting) if name in arrays else NO_ARRAY
+        for table in (hidden, weights):
+            values += _table(view(table), sizes) if table is not None else NO_TABLE
+        values += (view(rows[name]).address if name in rows else 0 for name in ROWS)
+        values += sizes
+        values += (options.causal, launch.heads_log2, launch.tile, launch.row_blocks)
+        values += (options.seed, round(options.dropout * 2**32))
+        values += (options.scale, 0.0 if options.dropout == 1.0 else 1.0 / (1.0 - options.dropout))
+        return packed(values)
+
+
+def _sizes(q: Array, v: Array) -> Sizes:
+    B, L, H, E = q.shape
+    _, S, _, D = v.shape
+    return Sizes(B, L, S, H, E, D)
+
+
+def _has_extras(hidden: Array | None, options: Options) -> bool:
+    return hidden is not None or options.dropout > 0
+
+
+def _real(dtype: str) -> str:
+    """The dtype that sums are kept in."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _array(view: View, setting: Setting) -> tuple[int, ...]:
+    """The fields of an `Array` of elements.cuh."""
+    size = view.shape[3]
+    b, t, h, e = view.strides
+    itemsize = {ELEMENTS["float64"]: 8, ELEMENTS["float32"]: 4}.get(setting.element, 2)
+    chunk = 2 if itemsize == 8 else 4
+    # Of numbers that are all multiples of a power of two, "or" is one too.
+    aligned = (view.address // itemsize | b | t | h | size) % chunk == 0
+    return (view.address, b, t, h, e, aligned and e == 1)
+
+
+def _table(view: View, sizes: Sizes) -> tuple[int, ...]:
+    """The fields of a `Table` of elements.cuh.
+
+    An axis of length 1 is read at its only place, however long the scores' axis is.
+    """
+    full = (sizes.B, sizes.H, sizes.L, sizes.S)
+    steps = (
+        stride if own == length else 0
+        for stride, own, length in zip(view.strides, view.shape, full, strict=True)
+    )
+    return (view.address, *steps)

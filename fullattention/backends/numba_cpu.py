@@ -1,0 +1,236 @@
+"""Fused attention compiled by Numba for this CPU, for NumPy arrays and for torch tensors.
+
+`docs/cpu-kernels.md` explains the two regimes that the kernels have.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numba
+import numpy as np
+
+from fullattention.backends import numpy_arrays
+from fullattention.backends.errors import UnavailableError
+from fullattention.backends.interface import Array, Backend, Shape, dtype_name
+from fullattention.backends.numba_cpu_kernels import memory
+from fullattention.backends.numba_cpu_kernels.call import Factors
+from fullattention.backends.numba_cpu_kernels.entry import kernels
+from fullattention.backends.numba_cpu_kernels.exponential import EXP_ULP
+from fullattention.backends.numba_cpu_kernels.rows import ROWS
+from fullattention.backends.numba_cpu_kernels.vector import FUSED, WIDTH
+from fullattention.backends.numba_cpu_kernels.workers import Work
+from fullattention.backends.precision import DTYPES, Precision, standard
+
+_KINDS: Mapping[str, tuple[int, int, type[np.floating[Any]]]] = {
+    "float64": (memory.NATIVE, 8, np.float64),
+    "float32": (memory.NATIVE, 4, np.float32),
+    "float16": (memory.FLOAT16, 2, np.float32),
+    "bfloat16": (memory.BFLOAT16, 2, np.float32),
+}
+"""By dtype: how numbers are stored, their bytes, and what they are computed with."""
+
+WORK_OF_A_THREAD = 2**22
+"""Multiplications that a thread must have to do before it is worth waking."""
+
+WORK_OF_EXP = 24
+"""Multiplications that take as long as one exponential and what goes with it."""
+
+QUERIES = 16
+"""Most queries that the lanes regime reads, and whose results it writes, at a time."""
+
+QUERIES_IN_CACHE = 1024
+"""Features and columns, of all queries of a pair together, that a lane has in scratch at a time."""
+
+LONGEST, KEYS_IN_CACHE = 128, 96 * 128
+"""Keys of a pair, and numbers of all of them with their values, up to which the lanes regime is the
+faster one: it holds those of as many pairs at once as a register has lanes."""
+
+
+Direction = Literal["forward", "backward"]
+
+
+class Plan(NamedTuple):
+    """What depends on the layout of a call's arrays but not on where they lie."""
+
+    work: Work
+    layout: tuple[int, ...]
+    """The fields of a `Call` that follow the addresses and the seed, in its order."""
+
+    def run(self, *addresses_and_seed: int) -> None:
+        """Run on the arrays that lie at these addresses, in the order of `Call`'s fields."""
+        self.work.run(addresses_and_seed + self.layout)
+
+
+@functools.lru_cache(maxsize=1024)  # a microsecond, where planning takes twenty
+def plan(
+    direction: Direction,
+    dtype: str,
+    sizes: Shape,
+    steps: tuple[Shape, Shape, Shape],
+    step_size: int,
+    hidden: tuple[Shape, Shape] | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    threads: int,
+) -> Plan:
+    """How to do one pass.
+
+    Args:
+        direction: which pass.
+        dtype: of the arrays.
+        sizes: (B, L, S, H, E, D).
+        steps: strides of q, k and v, in units of `step_size` bytes.
+        step_size: see `steps`.
+        hidden: shape and strides in bytes of the mask, or None.
+        causal: as for `interface.Attend`.
+        scale: likewise.
+        dropout: likewise.
+        threads: as many may be used.
+    """
+    B, L, S, H, E, D = sizes
+    kind, size, real = _KINDS[dtype]
+    lanes = WIDTH // real().itemsize
+    work = B * H * L * S * (E + D + WORK_OF_EXP)
+    threads = max(1, min(threads, work // WORK_OF_A_THREAD))
+    if S <= LONGEST and S * (E + D) <= KEYS_IN_CACHE:
+        kernel = kernels()[f"lanes_{direction}"]
+        chunk = max(2, min(QUERIES, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
+        units = -(-B * H // lanes)
+    else:
+        kernel = kernels()[f"rows_{direction}"]
+        chunk = _chunk(L, B * H, threads) if direction == "forward" else L
+        units = B * H * -(-L // chunk)
+    layout = (
+        *(H, L, S, E, D),
+        *(step * step_size for strides in steps for step in strides),
+        *((0,) * 4 if hidden is None else _broadcast(*hidden)),
+        *(B * H, chunk, kind, size),
+        *(int(causal), min(round(dropout * 2**32), 2**32 - 1)),
+    )
+    return Plan(
+        Work(
+            kernel=kernel.run,
+            factors=_factors(scale, dropout, real),
+            dtype=real,
+            scratch=kernel.scratch(L, S, E, D, lanes, chunk),
+            units=units,
+            threads=threads,
+        ),
+        layout,
+    )
+
+
+def _broadcast(shape: Shape, strides: Shape) -> Shape:
+    """A mask is broadcast by a stride of 0 along each axis of size 1."""
+    return tuple(0 if n == 1 else step for n, step in zip(shape, strides, strict=True))
+
+
+def _chunk(L: int, pairs: int, threads: int) -> int:
+    """Queries that one thread takes at a time: all of a pair's, unless there are few pairs."""
+    wanted = -(-8 * threads // pairs) if threads > 1 else 1
+    return max(8 * ROWS, -(-L // wanted // ROWS) * ROWS)
+
+
+def _factors(
+    scale: float, dropout: float, real: type[np.floating[Any]]
+) -> tuple[np.floating[Any], ...]:
+    sign = math.copysign(1.0, scale)
+    binary = abs(scale) * math.log2(math.e)
+    if binary > np.finfo(real).max:  # its product with log2(e) does not fit, its half does
+        sign, binary = 2 * sign, abs(scale) / 2 * math.log2(math.e)
+    keep = 1 / (1 - dropout) if dropout < 1 else 0.0
+    factors = Factors(binary=binary, sign=sign, scale=scale, keep=keep)
+    return tuple(real(factor) for factor in factors)
+
+
+def _address(array: np.ndarray | None) -> int:
+    return 0 if array is None else int(array.__array_interface__["data"][0])
+
+
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    hidden: Array | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    weights: bool,
+) -> tuple[Array, Array | None]:
+    """Attend over NumPy arrays; see `interface.Attend`."""
+    B, L, H, E = q.shape
+    _, S, _, D = v.shape
+    out = np.empty((B, L, H, D), q.dtype)
+    a = np.empty((B, H, L, S), q.dtype) if weights else None
+    forward = plan(
+        "forward",
+        dtype_name(q),
+        (B, L, S, H, E, D),
+        (q.strides, k.strides, v.strides),
+        1,
+        None if hidden is None else (hidden.shape, hidden.strides),
+        causal,
+        scale,
+        dropout,
+        numba.get_num_threads(),
+    )
+    seed = numpy_arrays.draw_seed() if dropout else 0
+    forward.run(*map(_address, (q, k, v, hidden, out, a)), 0, 0, 0, 0, 0, seed)
+    return out, a
+
+
+def _precision(dtype: str) -> Precision:
+    return replace(standard(dtype), exp_ulp=EXP_ULP)
+
+
+def _require(name: str, device: str) -> None:
+    if device != "cpu":
+        raise UnavailableError(name, f"its kernels run on 'cpu', not {device!r}")
+    if not FUSED:
+        raise UnavailableError(name, "this CPU has no fused multiply-add")
+
+
+def backend(device: str) -> Backend:
+    """Numba's kernels on NumPy arrays."""
+    _require("numba-cpu", device)
+    return Backend(
+        name="numba-cpu",
+        version=f"{np.__version__}, numba {numba.__version__}",
+        attend=attend,
+        arrays=numpy_arrays.ARRAYS,
+        device=device,
+        seed=numpy_arrays.seed,
+        precision={dtype: _precision(dtype) for dtype in DTYPES},
+        masked_rows="nan",
+        batch_invariant=True,
+        lacks=numpy_arrays.LACKS,
+    )
+
+
+def for_torch(device: str) -> Backend:
+    """Numba's kernels on torch's tensors, with gradients."""
+    _require("numba-cpu-torch", device)
+    import torch
+
+    from fullattention.backends import torch_arrays, torch_autograd
+    from fullattention.backends.numba_cpu_torch import attend as attend_tensors
+
+    return Backend(
+        name="numba-cpu-torch",
+        version=f"{torch.__version__}, numba {numba.__version__}",
+        attend=attend_tensors,
+        arrays=torch_arrays.ARRAYS,
+        device=device,
+        seed=torch_arrays.seed,
+        precision={dtype: _precision(dtype) for dtype in DTYPES},
+        masked_rows="nan",
+        batch_invariant=True,
+        lacks={"double_backward": torch_autograd.ONCE},
+    )

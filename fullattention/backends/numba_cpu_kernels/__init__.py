@@ -1,0 +1,1 @@
+"""Attention on the CPU, compiled by Numba: `docs/cpu-kernels.md` explains it."""

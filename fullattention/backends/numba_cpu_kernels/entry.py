@@ -1,0 +1,80 @@
+"""The compiled kernels: two passes in each of two regimes, for whichever format is computed with.
+
+Numba keeps what it compiled beside these files, and looks it up by the function's bytecode, its
+closure, the argument types, and the CPU's name and features. It does not look at the files that
+the function calls into, so their digest is part of the closure.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numba
+
+from fullattention.backends.numba_cpu_kernels import lanes, rows
+from fullattention.backends.numba_cpu_kernels.call import Call, Factors
+from fullattention.backends.numba_cpu_kernels.vector import after, aligned, as_bits
+
+
+class Kernel(NamedTuple):
+    """One pass in one regime."""
+
+    run: Callable[..., None]
+    """Takes a `Call` and `Factors` as tuples, scratch for numbers and for 64-bit integers, and the
+    first and last unit of work."""
+    scratch: Callable[[int, int, int, int, int, int], int]
+    """Numbers of scratch that it needs: a function of L, S, E, D, lanes and `Call.chunk`."""
+
+
+INTEGERS = 256
+"""Length of the scratch for integers."""
+
+
+def digest() -> str:
+    """Of all files that the kernels are made of."""
+    texts = (path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+@functools.cache
+def kernels() -> Mapping[str, Kernel]:
+    """The kernels; each is compiled, or read from disk, when it is first called."""
+    sources = digest()
+    kernel = functools.partial(numba.njit, nogil=True, cache=True, error_model="numpy")
+
+    @kernel
+    def lanes_forward(call, factors, numbers, integers, start, stop):
+        sources  # noqa: B018 - a part of the closure
+        p, tables = aligned(numbers), aligned(integers)
+        bits = as_bits(after(tables, 6 * lanes.TABLE))
+        lanes.forward(Call(*call), Factors(*factors), p, bits, tables, start, stop)
+
+    @kernel
+    def lanes_backward(call, factors, numbers, integers, start, stop):
+        sources  # noqa: B018 - a part of the closure
+        p, tables = aligned(numbers), aligned(integers)
+        bits = as_bits(after(tables, 9 * lanes.TABLE))
+        lanes.backward(Call(*call), Factors(*factors), p, bits, tables, start, stop)
+
+    @kernel
+    def rows_forward(call, factors, numbers, integers, start, stop):
+        sources  # noqa: B018 - a part of the closure
+        p, table = aligned(numbers), aligned(integers)
+        rows.forward(Call(*call), Factors(*factors), p, table, start, stop)
+
+    @kernel
+    def rows_backward(call, factors, numbers, integers, start, stop):
+        sources  # noqa: B018 - a part of the closure
+        p, table = aligned(numbers), aligned(integers)
+        rows.backward(Call(*call), Factors(*factors), p, table, start, stop)
+
+    return {
+        "lanes_forward": Kernel(lanes_forward, lanes.forward_size),
+        "lanes_backward": Kernel(lanes_backward, lanes.backward_size),
+        "rows_forward": Kernel(rows_forward, rows.forward_size),
+        "rows_backward": Kernel(rows_backward, rows.backward_size),
+    }

@@ -1,0 +1,60 @@
+"""Loops over the vectors of scratch that both regimes share."""
+
+from __future__ import annotations
+
+from fullattention.backends.numba_cpu_kernels.vector import (
+    fma,
+    helper,
+    lanes_at,
+    load,
+    splat,
+    stay_apart,
+    store,
+    total,
+)
+
+
+@helper
+def up(count, block):
+    """The next multiple of `block`."""
+    return (count + block - 1) // block * block
+
+
+@helper
+def fill(p, at, stop, value):
+    """Put a number into the vectors from p[at] up to p[stop]."""
+    other = splat(p, value)
+    for i in range(at, stop, lanes_at(p)):
+        store(p, i, other)
+
+
+@helper
+def multiply(p, at, stop, factor):
+    """Multiply the vectors from p[at] up to p[stop] by one."""
+    for i in range(at, stop, lanes_at(p)):
+        store(p, i, load(p, i) * factor)
+
+
+@helper
+def add(p, at, stop, other):
+    """Add the vectors from p[other] on to those from p[at] up to p[stop]."""
+    for i in range(0, stop - at, lanes_at(p)):
+        store(p, at + i, load(p, at + i) + load(p, other + i))
+
+
+@helper
+def copy(p, at, stop, to):
+    """Copy the vectors from p[at] up to p[stop]."""
+    for i in range(0, stop - at, lanes_at(p)):
+        store(p, to + i, load(p, at + i))
+
+
+@helper
+def all_finite(p, at, stop):
+    """Whether no number from p[at] up to p[stop] is infinite or NaN."""
+    stay_apart()
+    zero = splat(p, 0.0)
+    seen = zero
+    for i in range(at, stop, lanes_at(p)):
+        seen = fma(load(p, i), zero, seen)
+    return total(seen) == 0.0

@@ -1,0 +1,99 @@
+"""Numba's CPU kernels on torch's tensors, which they read and write where those lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fullattention.backends import torch_autograd
+from fullattention.backends.interface import Array, Attend, dtype_name
+from fullattention.backends.numba_cpu import Direction, Plan, plan
+from fullattention.backends.torch_autograd import Options
+
+
+def attend(*tensors: Array, **options: Any) -> tuple[Array, Array | None]:
+    """Attend over torch tensors; see `interface.Attend`.
+
+    torch.compile leaves it as it is, since it cannot see what compiled code does to an address.
+    """
+    if torch.compiler.is_compiling():
+        return _attend_uncompiled(*tensors, **options)
+    return _attend(*tensors, **options)
+
+
+class TensorKernels:
+    """Both passes; the backward pass works out the weights again, from the inputs alone."""
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        hidden: torch.Tensor | None,
+        options: Options,
+        *,
+        weights: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """V (B, L, H, D), the weights (B, H, L, S) or None, and an empty tensor."""
+        B, L, H, _ = q.shape
+        _, S, _, D = v.shape
+        out = torch.empty((B, L, H, D), dtype=q.dtype)
+        a = torch.empty((B, H, L, S), dtype=q.dtype) if weights else None
+        forward = _plan("forward", q, k, v, hidden, options)
+        forward.run(*map(_address, (q, k, v, hidden, out, a)), 0, 0, 0, 0, 0, options.seed)
+        return out, a, _NOTHING
+
+    def backward(
+        self,
+        g_out: torch.Tensor,
+        g_weights: torch.Tensor | None,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        hidden: torch.Tensor | None,
+        out: torch.Tensor,
+        logsumexp: torch.Tensor,
+        options: Options,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Gradients by q, k and v."""
+        d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
+        arrays = (g_out, g_weights, d_q, d_k, d_v)
+        backward = _plan("backward", q, k, v, hidden, options)
+        backward.run(*map(_address, (q, k, v, hidden)), 0, 0, *map(_address, arrays), options.seed)
+        return d_q, d_k, d_v
+
+
+_NOTHING = torch.empty(0)
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _plan(
+    direction: Direction,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    hidden: torch.Tensor | None,
+    options: Options,
+) -> Plan:
+    B, L, H, E = q.shape
+    _, S, _, D = v.shape
+    return plan(
+        direction,
+        dtype_name(q),
+        (B, L, S, H, E, D),
+        (q.stride(), k.stride(), v.stride()),
+        q.itemsize,
+        None if hidden is None else (tuple(hidden.shape), hidden.stride()),
+        options.causal,
+        options.scale,
+        options.dropout,
+        torch.get_num_threads(),
+    )
+
+
+_attend: Attend = torch_autograd.differentiable(TensorKernels())
+_attend_uncompiled: Attend = torch.compiler.disable(_attend)  # type: ignore[no-untyped-call]

@@ -1,0 +1,105 @@
+"""Numba's CUDA kernels on Numba device arrays, and on torch tensors with gradients.
+
+Both come without a device where Numba's simulator runs them (NUMBA_ENABLE_CUDASIM=1): on "cpu",
+slowly, and with "simulator" in the version.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from dataclasses import replace
+
+from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.errors import UnavailableError
+from fullattention.backends.interface import Backend
+from fullattention.backends.precision import Precision, standard
+
+NAME, TORCH_NAME = "numba-cuda", "numba-cuda-torch"
+
+DTYPES = ("float64", "float32", "float16")
+
+NO_BFLOAT16 = {"bfloat16": "NumPy, by which Numba names dtypes, has no bfloat16"}
+
+SMALLEST_TILE = 8
+"""Keys between two rescalings of the online softmax, in every kernel."""
+
+
+def precision(dtype: str) -> Precision:
+    """How the kernels round: an online softmax in float32, or in float64 for float64."""
+    return replace(standard(dtype), tile=SMALLEST_TILE)
+
+
+def require_device(backend: str, device: str) -> str:
+    """The version of Numba's CUDA target, if it can run on a device.
+
+    Raises:
+        UnavailableError: it cannot; the reason says what is missing.
+    """
+    if importlib.util.find_spec("numba") is None or importlib.util.find_spec("numba_cuda") is None:
+        # Numba's built-in target takes the process down under drivers for CUDA 13.
+        raise UnavailableError(
+            backend,
+            "numba-cuda is not installed, and Numba's own CUDA target is not used: "
+            "pip install 'fullattention[cuda12]' or 'fullattention[cuda13]'",
+        )
+    from numba import cuda
+    from numba.core import config
+
+    version = importlib.metadata.version("numba-cuda")
+    if config.ENABLE_CUDASIM:
+        if device != "cpu":
+            raise UnavailableError(backend, f"Numba's simulator runs on 'cpu', not {device!r}")
+        return f"{version} simulator"
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        raise UnavailableError(backend, f"numba-cuda {version} runs on 'cuda', not {device!r}")
+    if not cuda.is_available():
+        raise UnavailableError(backend, f"numba-cuda {version} finds no CUDA device")
+    if int(index or 0) >= len(cuda.gpus):
+        raise UnavailableError(backend, f"numba-cuda {version} finds {len(cuda.gpus)} devices")
+    return version
+
+
+def backend(device: str) -> Backend:
+    """The kernels on Numba device arrays."""
+    version = require_device(NAME, device)
+    from fullattention.backends import numba_cuda_arrays
+    from fullattention.backends.numba_cuda_kernels import passes
+
+    return Backend(
+        name=NAME,
+        version=version,
+        attend=attributed(NAME, passes.attend),
+        arrays=numba_cuda_arrays.ARRAYS,
+        device=device,
+        seed=passes.seed,
+        precision={dtype: precision(dtype) for dtype in DTYPES},
+        masked_rows="nan",
+        batch_invariant=True,
+        lacks={
+            **dict.fromkeys(("gradient", "double_backward"), "Numba does not differentiate"),
+            **NO_BFLOAT16,
+        },
+    )
+
+
+def for_torch(device: str) -> Backend:
+    """The kernels on torch tensors, on torch's current stream."""
+    version = require_device(TORCH_NAME, device)
+    from fullattention.backends import torch_arrays, torch_autograd
+    from fullattention.backends.numba_cuda_kernels import passes
+
+    torch_arrays.require_device(TORCH_NAME, device)
+    return Backend(
+        name=TORCH_NAME,
+        version=version,
+        attend=attributed(TORCH_NAME, torch_autograd.differentiable(passes.TorchKernels())),
+        arrays=torch_arrays.ARRAYS,
+        device=device,
+        seed=torch_arrays.seed,
+        precision={dtype: precision(dtype) for dtype in DTYPES},
+        masked_rows="nan",
+        batch_invariant=True,
+        lacks={"double_backward": torch_autograd.ONCE, **NO_BFLOAT16},
+    )

@@ -1,0 +1,119 @@
+"""A contest: backends take turns in random order, block by block, until it is settled who is best.
+
+Pure logic: what a turn is, and what time it is, are given.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fullattention.bench.ratio import INTERIM, Ratio, ratio_of
+
+TakeTurn = Callable[[], float]
+"""Seconds per call of one turn, more than 0.
+
+Raises:
+    LeftError: the backend cannot go on.
+"""
+
+
+class LeftError(Exception):
+    """A backend has left the contest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """When to look, and when to stop."""
+
+    budget: float
+    """Seconds after which no block is begun, once there are `fewest_blocks`."""
+    fewest_blocks: int = 4
+    """Before the first look, and before the budget ends a contest: fewer have no interval."""
+    enough_blocks: int = 8
+    """Before a contest ends because it is settled: a figure of fewer turns is a poor one."""
+    growth: float = 1.2
+    """From one look to the next, in blocks: each look is one more chance to be wrong."""
+
+
+@dataclass
+class Blocks:
+    """The turns that were taken, seconds per call by name: a row for each block."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+
+    def times(self, name: str) -> np.ndarray:
+        """A backend's own turns, in order."""
+        return np.array([row[name] for row in self.rows if name in row])
+
+    def common(self, name: str, against: str) -> tuple[np.ndarray, np.ndarray]:
+        """Two backends' times in the blocks where both took a turn."""
+        both = [(row[name], row[against]) for row in self.rows if name in row and against in row]
+        first, second = np.array(both).reshape(-1, 2).T
+        return first, second
+
+    def ratio(self, name: str, against: str) -> Ratio:
+        """One backend's time over another's.
+
+        Raises:
+            ValueError: they have no block in common.
+        """
+        times, others = self.common(name, against)
+        if not len(times):
+            raise ValueError(f"{name} and {against} took no turn in the same block")
+        return ratio_of(times, others)
+
+    def best(self, among: Iterable[str]) -> str:
+        """The fastest of those backends that stayed the longest, by the blocks they share."""
+        turns = {name: sum(name in row for row in self.rows) for name in among}
+        longest = [name for name in turns if turns[name] == max(turns.values())]
+        rows = [row for row in self.rows if all(name in row for name in longest)]
+        return min(longest, key=lambda name: sum(math.log(row[name]) for row in rows))
+
+
+def contest(
+    turns: Mapping[str, TakeTurn],
+    rules: Rules,
+    order: random.Random,
+    clock: Callable[[], float],
+) -> Blocks:
+    """Let backends take turns until the best is settled or the time is over.
+
+    A backend that is surely slower than the best takes no more turns, but keeps those it took; one
+    that leaves is out. The others race on until each is known to be slower than the best or tied
+    with it.
+    """
+    blocks = Blocks()
+    racing = list(turns)
+    end = clock() + rules.budget
+    next_look = rules.fewest_blocks
+    while racing:
+        row: dict[str, float] = {}
+        for name in order.sample(racing, len(racing)):
+            try:
+                row[name] = turns[name]()
+            except LeftError:
+                racing.remove(name)
+        blocks.rows.append(row)
+        count = len(blocks.rows)
+        settled = False
+        if racing and count >= next_look:
+            racing, settled = _look(blocks, racing)
+            next_look = max(rules.enough_blocks, math.ceil(count * rules.growth))
+        if settled and count >= rules.enough_blocks:
+            break
+        if count >= rules.fewest_blocks and clock() >= end:
+            break
+    return blocks
+
+
+def _look(blocks: Blocks, racing: Sequence[str]) -> tuple[list[str], bool]:
+    """Who races on, and whether everything is settled."""
+    best = blocks.best(racing)
+    verdicts = {n: blocks.ratio(n, best).verdict(INTERIM) for n in racing if n != best}
+    left = [name for name in racing if verdicts.get(name) != "slower"]
+    return left, "not settled" not in verdicts.values()

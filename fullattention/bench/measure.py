@@ -1,0 +1,316 @@
+"""One workload's contest between candidates in their workers, and the records that come of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from fullattention.bench.ceilings import Rates, floors, impossible
+from fullattention.bench.contest import Blocks, LeftError, Rules, contest
+from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.ratio import FINAL, REPORTED
+from fullattention.bench.spot_check import SpotCheck
+from fullattention.bench.turns import Clock
+from fullattention.bench.work import Work, work
+from fullattention.bench.worker import PREPARING, TURNING, OutError, Ready, RefusedError, Turn
+from fullattention.bench.workloads import Workload
+from fullattention.conformance.subject import Declaration
+from fullattention.machine import hardware
+from fullattention.records import BASELINE, Comparison, Environment, Timing, Verdict
+
+LOOKS = 0.5
+"""Share of the turns of which a result is looked at; the first turn's always is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much time a workload may take; all in seconds."""
+
+    contest: float = 8.0
+    warm_up: float = 0.1
+    longest_call: float = 1.0
+    """A backend of which one call takes longer is left out."""
+
+
+THOROUGH = Effort(contest=20.0, longest_call=10.0)
+"""For a full run."""
+
+
+class Asked(Protocol):
+    """A worker, as far as it is asked here."""
+
+    def ask(self, name: str, *arguments: Any, seconds: float) -> Any:
+        """Let the worker do something; see `Worker`."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A candidate that may take part."""
+
+    declaration: Declaration
+    worker: Asked
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What comes of a workload."""
+
+    timings: Mapping[str, Timing]
+    """By the candidate's name."""
+    comparisons: Sequence[Comparison]
+    turns: Mapping[str, Sequence[float]]
+    """Seconds per call of each turn, by the candidate's name."""
+    broken: Mapping[str, str]
+    """Candidates that raised, hung or died, which is no refusal -> how."""
+
+    def over_baseline(self, name: str) -> Comparison | None:
+        """A candidate's comparison with the baseline; None where the two did not both run."""
+        pairs = {(one.backend, one.against): one for one in self.comparisons}
+        return pairs.get((name, BASELINE))
+
+
+def measure(
+    pool: InputPool,
+    candidates: Sequence[Candidate],
+    *,
+    environment: Environment,
+    effort: Effort,
+    rates: Rates | None,
+    clock: Clock = time.perf_counter,
+) -> Measured:
+    """Prepare each candidate, let them take turns, and compare them.
+
+    Args:
+        pool: the inputs, drawn already.
+        candidates: conformant or not; one that is not does not take part.
+        environment: that the records are to tell.
+        effort: the time to be spent.
+        rates: the machine's ceilings; None: not measured.
+        clock: in seconds.
+    """
+    check, least = SpotCheck(pool), work(pool.workload)
+    entries = [Entry(one, pool, check, least, rates) for one in candidates]
+    ready = [entry for entry in entries if entry.prepare(effort)]
+    turns = {entry.name: entry.turn for entry in ready}
+    held_back = hardware.throttlings()
+    blocks = contest(turns, Rules(budget=effort.contest), random.Random(SEED), clock)
+    if held_back is not None:
+        held_back = (hardware.throttlings() or 0) - held_back
+    for entry in ready:
+        entry.finish()
+    timings = {entry.name: entry.timing(environment, held_back) for entry in entries}
+    timed = [name for name, timing in timings.items() if timing.status == "timed"]
+    return Measured(
+        timings,
+        _comparisons(pool.workload, blocks, timed, candidates, environment),
+        {entry.name: [turn.seconds for turn in entry.turns] for entry in entries},
+        {entry.name: entry.reason for entry in entries if entry.broken},
+    )
+
+
+def untimed(workload: Workload, environment: Environment, **fields: Any) -> Timing:
+    """A timing that was not made."""
+    known: dict[str, Any] = {"library_version": "", "status": "not run"}
+    return Timing(
+        workload=workload.name,
+        shape=workload.shape,
+        dtype=workload.dtype,
+        mask=workload.mask,
+        mode=workload.mode,
+        environment=environment,
+        **known | fields,
+    )
+
+
+@dataclass
+class Entry:
+    """A candidate's part in a contest, and what is found of it."""
+
+    candidate: Candidate
+    pool: InputPool
+    check: SpotCheck
+    work: Work
+    rates: Rates | None
+    status: str = "not run"
+    reason: str = ""
+    broken: bool = False
+    """Whether it raised, hung or died."""
+    ready: Ready | None = None
+    turns: list[Turn] = field(default_factory=list)
+    error: float | None = None
+    looks: random.Random = field(default_factory=lambda: random.Random(SEED))
+
+    @property
+    def name(self) -> str:
+        """The candidate's."""
+        return self.candidate.declaration.name
+
+    def prepare(self, effort: Effort) -> bool:
+        """Warm up; whether the candidate takes part."""
+        if not self.candidate.verdict.conformant:
+            self.reason = failures(self.candidate.verdict)
+        else:
+            arguments = (self.pool, effort.warm_up, effort.longest_call)
+            self.ready = self._ask("prepare", *arguments, seconds=PREPARING)
+        return self.ready is not None
+
+    def turn(self) -> float:
+        """Take a turn; seconds per call.
+
+        Raises:
+            LeftError: the candidate broke down, or what it gave is wrong.
+        """
+        look = not self.turns or self.looks.random() < LOOKS
+        turn: Turn | None = self._ask("turn", look, seconds=TURNING)
+        if turn is None:
+            raise LeftError
+        self.turns.append(turn)
+        self.status = "timed"
+        if turn.sample is not None:
+            self._judge(turn)
+        if self.status == "timed" and turn.seconds < self._impossible():
+            self.status = "void"
+            self.reason = "faster than the machine copies or multiplies"
+        if self.status != "timed":
+            raise LeftError
+        return turn.seconds
+
+    def finish(self) -> None:
+        """Look whether the inputs are as they were, and let them go."""
+        if self.broken:
+            return
+        changed = self._ask("changed_inputs", seconds=TURNING)
+        if changed:
+            self.status, self.reason = "wrong", f"it changed its {' and '.join(changed)}"
+        if not self.broken:
+            self._ask("release", seconds=TURNING)
+
+    def timing(self, environment: Environment, throttlings: int | None) -> Timing:
+        """The record; it tells how often cores were held back during the contest."""
+        declared, verdict = self.candidate.declaration, self.candidate.verdict
+        made = untimed(
+            self.pool.workload,
+            environment,
+            backend=declared.name,
+            library_version=declared.version,
+            device=declared.device,
+            status=self.status,
+            reason=self.reason,
+            verdict_level=verdict.level,
+            conformant=verdict.conformant,
+        )
+        if self.ready is None or self.status == "not run":
+            return made
+        seconds = [turn.seconds for turn in self.turns]
+        lower, median, upper = (float(x) for x in np.quantile(seconds, (0.25, 0.5, 0.75)))
+        on_device = [t.device_seconds for t in self.turns if t.device_seconds is not None]
+        limits = floors(self.work, self.rates) if self._has_ceilings and self.rates else {}
+        floor = max(limits, key=lambda name: limits[name], default=None)
+        return dataclasses.replace(
+            made,
+            error_over_bound=None if self.error is None or math.isinf(self.error) else self.error,
+            first_call=self.ready.first_call,
+            median=median,
+            lower_quartile=lower,
+            upper_quartile=upper,
+            minimum=min(seconds),
+            blocks=len(seconds),
+            calls_per_turn=self.ready.calls_per_turn,
+            device_median=float(np.median(on_device)) if on_device else None,
+            peak_bytes=self.ready.peak_bytes,
+            flop=self.work.flop,
+            bytes_moved=self.work.bytes,
+            floor=floor,
+            share=None if floor is None else limits[floor] / median,
+            other_load=sum(t.others for t in self.turns) / sum(t.wall for t in self.turns),
+            throttlings=throttlings,
+            seed=SEED,
+        )
+
+    def _ask(self, name: str, *arguments: Any, seconds: float) -> Any:
+        """The worker's answer; None where it has none, and then it is out."""
+        try:
+            return self.candidate.worker.ask(name, *arguments, seconds=seconds)
+        except OutError as error:
+            self.status, self.reason = "not run", str(error)
+            self.broken = not isinstance(error, RefusedError)
+            return None
+
+    def _judge(self, turn: Turn) -> None:
+        assert turn.sample is not None
+        precision = self.candidate.declaration.precision[self.pool.workload.dtype]
+        error = self.check.error(turn.sample, turn.inputs, precision)
+        self.error = max(error, self.error or 0.0)
+        if math.isinf(error):
+            self.reason = "a sampled output has a wrong shape, or a NaN or infinity out of place"
+        elif error > 1:
+            self.reason = f"a sampled output's error is {error:.3g} times its bound"
+        self.status = "wrong" if error > 1 else "timed"
+
+    @property
+    def _has_ceilings(self) -> bool:
+        """They are measured in float32, and without transfers."""
+        return self.pool.workload.dtype == "float32" and self.pool.workload.mode != "host"
+
+    def _impossible(self) -> float:
+        if self.rates is None or not self._has_ceilings:
+            return 0.0
+        return impossible(floors(self.work, self.rates))
+
+
+def failures(verdict: Verdict) -> str:
+    """Which checks a candidate failed, in words."""
+    failed = [result.check for result in verdict.results if result.status == "failed"]
+    if not failed:
+        return "not conformant: no check could be tried"
+    return f"not conformant: {failed[0]}" + (f", {len(failed) - 1} more" if failed[1:] else "")
+
+
+def _comparisons(
+    workload: Workload,
+    blocks: Blocks,
+    timed: Sequence[str],
+    candidates: Sequence[Candidate],
+    environment: Environment,
+) -> list[Comparison]:
+    """Each backend that was timed against the best, and against the baseline."""
+    if not timed:
+        return []
+    device = candidates[0].declaration.device
+    best = blocks.best(timed)
+    targets = [best] if best == BASELINE or BASELINE not in timed else [best, BASELINE]
+    comparisons = []
+    for against in targets:
+        for name in timed:
+            if name == against:
+                continue
+            found = blocks.ratio(name, against)
+            low, high = found.interval(REPORTED)
+            comparisons.append(
+                Comparison(
+                    workload=workload.name,
+                    shape=workload.shape,
+                    dtype=workload.dtype,
+                    mask=workload.mask,
+                    mode=workload.mode,
+                    device=device,
+                    backend=name,
+                    against=against,
+                    ratio=found.ratio,
+                    low=low,
+                    high=high,
+                    verdict=found.verdict(FINAL),
+                    smallest_difference=found.smallest_difference,
+                    blocks=found.blocks,
+                    environment=environment,
+                )
+            )
+    return comparisons

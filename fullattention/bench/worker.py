@@ -1,0 +1,313 @@
+"""A candidate in a warm process of its own, which lives through a whole run and takes turns.
+
+Nothing that one candidate does to its process, be it a crash, a hang or a thread that spins on,
+ends or slows the others' unseen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from fullattention.backends import UnsupportedError
+from fullattention.bench.device import device_timer, peak_bytes
+from fullattention.bench.inputs import InputPool
+from fullattention.bench.limits import TooLargeError, require_memory, require_time
+from fullattention.bench.modes import Results, make_call
+from fullattention.bench.spot_check import Sample, sample
+from fullattention.bench.turns import Turns
+from fullattention.bench.workloads import Workload
+from fullattention.conformance.isolation import end_with_parent, ending
+from fullattention.conformance.subject import Declaration, Subject, declaration_of, load_subject
+from fullattention.conformance.suite import judge_subject
+from fullattention.machine import hardware
+from fullattention.machine.blas import blas
+from fullattention.machine.threads import set_threads
+from fullattention.records import Verdict
+
+LOADING = 300.0
+"""Seconds that loading may take: all candidates import their libraries at once."""
+
+JUDGING = 300.0
+PREPARING = 300.0
+"""Seconds; the first call may compile."""
+
+TURNING = 60.0
+"""Seconds of a turn, beyond which its candidate counts as hung."""
+
+
+class OutError(Exception):
+    """A candidate cannot take part, or no longer; the message says why."""
+
+
+class RefusedError(OutError):
+    """It says so itself: it lacks something, or the workload is too large."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A candidate is warm and can take turns."""
+
+    first_call: float
+    """Seconds."""
+    calls_per_turn: int
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn gave, and who else was busy meanwhile."""
+
+    seconds: float
+    """Per call."""
+    device_seconds: float | None
+    wall: float
+    """Seconds of the whole turn."""
+    others: float
+    """CPU seconds that other processes used meanwhile."""
+    sample: Sample | None
+    """Of one call's results, where a look was asked for."""
+    inputs: int
+    """Number of the set of inputs that the sample comes from."""
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A workload that a worker can take turns at."""
+
+    pool: InputPool
+    numbers: np.ndarray
+    placed: Any
+    """The numbers as the candidate's own library has them; None where they stay on the host."""
+    turns: Turns
+
+
+class Server:
+    """The worker's side: what the parent may ask for, by name."""
+
+    def __init__(self, subject: Subject, threads: int) -> None:
+        self.subject = subject
+        self.random = random.Random()
+        self.prepared: _Prepared | None = None
+        set_threads(threads)
+
+    def judge(self, dtype: str) -> Verdict:
+        """The verdict on the candidate in a dtype."""
+        return judge_subject(self.subject, level="quick", dtypes=(dtype,))
+
+    def prepare(self, pool: InputPool, warm_up: float, longest_call: float) -> Ready:
+        """Load a workload, time the first call, and warm up.
+
+        Raises:
+            TooLargeError, UnsupportedError: the candidate cannot take part.
+        """
+        self.release()
+        subject, workload = self.subject, pool.workload
+        require_memory(subject, workload, hardware.memory_free())
+        numbers = pool.private()
+        on_host = pool.sets(numbers)
+        require_time(subject, workload, on_host[0], longest_call, time.perf_counter)
+        placed = self._placed(numbers, workload)
+        sets = on_host if placed is None else pool.sets(placed, subject.arrays.strided)
+        call = make_call(subject, workload)
+        first_call = self._seconds(lambda: call(sets[0]))
+        timer = device_timer(subject.library, subject.device)
+        turns = Turns(call, sets, self._wait, time.perf_counter, timer)
+        turns.warm_up(warm_up)
+        self.prepared = _Prepared(pool, numbers, placed, turns)
+        peak = peak_bytes(subject.library, subject.device, lambda: call(sets[0]))
+        return Ready(first_call, turns.calls, peak)
+
+    def turn(self, look: bool) -> Turn:
+        """Take one turn, and with a look bring a sample of one call's results."""
+        turns = self._at_work.turns
+        start, others = time.perf_counter(), hardware.others_cpu_seconds()
+        timed = turns.take(self.random.randrange(turns.chunks))
+        wall = time.perf_counter() - start
+        return Turn(
+            seconds=timed.seconds,
+            device_seconds=timed.device_seconds,
+            wall=wall,
+            others=max(0.0, hardware.others_cpu_seconds() - others),
+            sample=self._sample(timed.kept, timed.inputs) if look else None,
+            inputs=timed.inputs,
+        )
+
+    def changed_inputs(self) -> tuple[str, ...]:
+        """Names of the arguments that the candidate wrote into since it was prepared."""
+        prepared = self._at_work
+        if prepared.placed is None or self._shares_memory:
+            given = prepared.numbers
+        else:
+            given = self.subject.arrays.take(prepared.placed)
+        names = ("queries", "keys", "values", "gradient of V")
+        original = prepared.pool.read_only()
+        pairs = zip(prepared.pool.sets(original), prepared.pool.sets(given), strict=True)
+        changed = {
+            name: None
+            for before, after in pairs
+            for name, left, right in zip(names, before, after, strict=True)
+            if left is not None and not np.array_equal(left, right)
+        }
+        return tuple(changed)
+
+    def release(self) -> None:
+        """Let go of the present workload's arrays."""
+        self.prepared = None
+
+    @property
+    def _at_work(self) -> _Prepared:
+        assert self.prepared is not None, "the parent asks for `prepare` first"
+        return self.prepared
+
+    @property
+    def _shares_memory(self) -> bool:
+        return self.subject.device == "cpu" and self.subject.arrays.wrap is not None
+
+    def _placed(self, numbers: np.ndarray, workload: Workload) -> Any:
+        """The numbers as the candidate's own library has them; None where they stay on the host."""
+        arrays = self.subject.arrays
+        if workload.mode == "host":
+            return None
+        if arrays.wrap is not None and self.subject.device == "cpu":
+            return arrays.wrap(numbers)
+        return arrays.put(numbers, self.subject.device)
+
+    def _seconds(self, call: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        call()
+        self._wait()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        self.subject.arrays.synchronize(self.subject.device)
+
+    def _sample(self, results: Results, number: int) -> Sample:
+        workload = self._at_work.pool.workload
+        take = np.asarray if workload.mode == "host" else self.subject.arrays.take
+        return sample(workload, Results(*(x if x is None else take(x) for x in results)), number)
+
+
+class Worker:
+    """The parent's side: a process with one candidate.
+
+    Starting does not wait; `declaration` does, and says what the candidate is.
+    """
+
+    def __init__(self, spec: str, device: str, threads: int) -> None:
+        self.spec = spec
+        self.blas: tuple[str, ...] = ()
+        """The BLAS and OpenMP libraries that the candidate has loaded."""
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(
+            target=_serve, args=(theirs, spec, device, threads), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def declaration(self) -> Declaration:
+        """What the candidate says of itself, once it is loaded; `blas` is known from then on.
+
+        Raises:
+            UnavailableError, LookupError, TypeError: as `backends.load`, from the process.
+        """
+        try:
+            answer = self._answer(LOADING)
+        except OutError as error:
+            raise LookupError(f"{self.spec!r} {error} at import") from None
+        if isinstance(answer, Exception):
+            self.stop()
+            raise answer
+        declaration: Declaration
+        declaration, self.blas = answer
+        return declaration
+
+    def ask(self, name: str, *arguments: Any, seconds: float) -> Any:
+        """Let the worker do what `Server` has by this name.
+
+        Raises:
+            RefusedError: it cannot do it.
+            OutError: it raised, hung for so long, or died; in the last two cases it has ended.
+        """
+        if not self.process.is_alive():
+            raise OutError("its process had ended before")
+        with contextlib.suppress(OSError):  # it has just died, as its answer will tell
+            self.connection.send((name, arguments))
+        outcome, value = self._answer(seconds)
+        if outcome == "refused":
+            raise RefusedError(value)
+        if outcome == "raised":
+            raise OutError(value)
+        return value
+
+    def stop(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+    def _answer(self, seconds: float) -> Any:
+        try:
+            if self.connection.poll(seconds):
+                return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            raise OutError(f"took its process down: {ending(self.process.exitcode)}") from None
+        self.stop()
+        raise OutError(f"hung: no answer within {seconds:g} s")
+
+
+def _serve(connection: Connection, spec: str, device: str, threads: int) -> None:
+    """The process: load the candidate, then do what is asked for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to act on
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    for stream in (1, 2):  # what candidates and compiled code print would break up the report
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    try:
+        subject = load_subject(spec, device)
+        server = Server(subject, threads)
+        connection.send((declaration_of(subject), blas()))
+    except Exception as error:  # noqa: BLE001 - it is raised where the candidate was asked for
+        connection.send(error)
+        return
+    while True:
+        try:
+            name, arguments = connection.recv()
+        except EOFError:
+            return
+        connection.send(_outcome(getattr(server, name), arguments))
+
+
+def _outcome(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    try:
+        return "done", function(*arguments)
+    except TooLargeError as error:
+        return "refused", str(error)
+    except UnsupportedError as error:
+        return "refused", f"lacks {error.capability}: {error.reason}"
+    except BaseException as error:  # noqa: BLE001 - whatever a candidate raises is its own
+        if _out_of_memory(error):
+            return "refused", f"out of memory: {first_line(error)}"
+        return "raised", f"raised {type(error).__name__}: {first_line(error)}"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    # torch and CuPy call theirs OutOfMemoryError too, and share no class with Python's.
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def first_line(error: BaseException) -> str:
+    """The error's message without its details; its class where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

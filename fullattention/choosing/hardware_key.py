@@ -1,0 +1,22 @@
+"""The name under which a machine's timings are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from fullattention.records import Environment
+
+LONGEST = 60
+"""Characters of a key's readable part."""
+
+
+def hardware_key(environment: Environment) -> str:
+    """CPU model, cores in use and GPU as a folder name: readable words, and a hash of all of it.
+
+    Versions of drivers and libraries are no part of it: they change on one machine, and each
+    timing tells its own.
+    """
+    facts = (environment.cpu, f"{environment.cores} cores", environment.gpu or "no GPU")
+    words = re.sub(r"[^a-z0-9]+", "-", " ".join(facts).lower()).strip("-")
+    return f"{words[:LONGEST].strip('-')}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:8]}"

@@ -1,0 +1,121 @@
+"""What was measured, kept for good: a folder for each hardware, files that are only appended to."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+from filelock import FileLock
+from platformdirs import user_data_path
+
+from fullattention.choosing.hardware_key import hardware_key
+from fullattention.records import COMPARISONS, SCHEMA, TIMINGS, Comparison, Timing
+
+FILES: dict[type[Timing] | type[Comparison], str] = {
+    Timing: TIMINGS,
+    Comparison: COMPARISONS,
+}
+"""Kind of record -> the file that holds it, in a store's folders as in those of a run."""
+
+Kind = TypeVar("Kind", Timing, Comparison)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held(Generic[Kind]):
+    """What a file holds."""
+
+    records: list[Kind]
+    lost: int
+    """Lines that are no whole record of this schema: cut off while they were written, or written
+    by another version. They stay where they are."""
+
+
+class Store:
+    """Records by hardware; writers may be many at a time, and may be cut off.
+
+    Args:
+        folder: where it lies; None: `results` in the platform's folder for the user's data.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or user_data_path("fullattention", appauthor=False) / "results"
+
+    def hardware(self) -> list[str]:
+        """The hardware that anything is kept for."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+
+    def timings(self, key: str) -> Held[Timing]:
+        """Every timing on a hardware, oldest first."""
+        return read_whole(self.folder / key / FILES[Timing], Timing)
+
+    def comparisons(self, key: str) -> Held[Comparison]:
+        """Every comparison on a hardware, oldest first."""
+        return read_whole(self.folder / key / FILES[Comparison], Comparison)
+
+    def add(self, records: Iterable[Timing | Comparison]) -> int:
+        """Keep records that are not kept yet; returns how many those were."""
+        lines: dict[Path, list[str]] = {}
+        for record in records:
+            place = self.folder / hardware_key(record.environment) / FILES[type(record)]
+            text = json.dumps(dataclasses.asdict(record), allow_nan=False)
+            lines.setdefault(place, []).append(text)
+        return sum(_append(place, new) for place, new in lines.items())
+
+    def merge(self, folder: Path) -> int:
+        """Keep what another store or the folder of a run holds; returns how many records were new.
+
+        Raises:
+            FileNotFoundError: the folder holds neither.
+        """
+        found = [*_records(folder)]
+        if not found:
+            raise FileNotFoundError(f"{folder} holds no {' or '.join(FILES.values())}")
+        return sum(self.add(records) for records in found)
+
+
+def _records(folder: Path) -> Iterator[list[Timing] | list[Comparison]]:
+    """What each file in a folder and in its folders holds."""
+    for inside in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
+        if (path := inside / FILES[Timing]).exists():
+            yield read_whole(path, Timing).records
+        if (path := inside / FILES[Comparison]).exists():
+            yield read_whole(path, Comparison).records
+
+
+def read_whole(path: Path, kind: type[Kind]) -> Held[Kind]:
+    """The whole records of a file, and how many lines are none; nothing where there is no file."""
+    records: list[Kind] = []
+    lost = 0
+    decoder = msgspec.json.Decoder(kind)
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for line in filter(None, lines):
+        try:
+            record = decoder.decode(line)
+        except msgspec.MsgspecError:
+            lost += 1
+            continue
+        if record.schema == SCHEMA:
+            records.append(record)
+        else:
+            lost += 1
+    return Held(records, lost)
+
+
+def _append(path: Path, lines: Iterable[str]) -> int:
+    """Append those lines that the file does not hold, each whole, even after a cut-off one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")), path.open("a+b") as file:
+        file.seek(0)
+        held = file.read()
+        known = set(held.splitlines())
+        new = [line for line in dict.fromkeys(map(str.encode, lines)) if line not in known]
+        start = b"\n" if held and not held.endswith(b"\n") else b""
+        if new:
+            file.write(start + b"\n".join(new) + b"\n")
+        return len(new)

@@ -1,0 +1,96 @@
+"""`fullattention choose`: which backend is fastest here for a call."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from fullattention.cli.status import INTERRUPTED, RIGHT, USAGE
+from fullattention.records import TIMINGS, Mask, Mode
+
+if TYPE_CHECKING:
+    from fullattention.bench.workloads import Workload
+    from fullattention.choosing import Store
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("choose", help="which backend is fastest here for a call, and why")
+    of = parser.add_mutually_exclusive_group(required=True)
+    of.add_argument("--workload", metavar="NAME", help="a workload's shape, dtype and mask")
+    of.add_argument("--shape", metavar="B,L,S,H,E,D", help="six sizes")
+    parser.add_argument("--dtype", help="default: the workload's, or float32")
+    parser.add_argument("--mask", choices=get_args(Mask), help="default: the workload's, or none")
+    parser.add_argument("--mode", choices=get_args(Mode), default="forward")
+    parser.add_argument("--device", default="cpu", help="default: cpu")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: all usable cores")
+    parser.add_argument("--max-memory", type=float, metavar="GIB", help="that a call may take")
+    parser.add_argument("--deterministic", action="store_true", help="the same bits every time")
+    parser.add_argument("--measure", action="store_true", help="measure this call first")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="default: the user's own")
+    parser.add_argument("--json", action="store_true", help="the choice as a record")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Choose and print the choice."""
+    from fullattention.bench.workloads import parse_shape, the_one
+    from fullattention.choosing import Store, choose
+    from fullattention.machine.hardware import GIB
+    from fullattention.reports.blocks import as_text
+    from fullattention.reports.choices import choice_blocks
+
+    workload = the_one(options.workload) if options.workload else parse_shape(options.shape)
+    workload = dataclasses.replace(
+        workload.in_dtype(options.dtype or workload.dtype),
+        mask=options.mask or workload.mask,
+        mode=options.mode,
+    )
+    store = Store(options.store)
+    if options.measure:
+        status = _measure(options, workload, store)
+        if status in (USAGE, INTERRUPTED):
+            return status
+    choice = choose(
+        workload.shape,
+        dtype=workload.dtype,
+        mask=workload.mask,
+        mode=workload.mode,
+        device=options.device,
+        threads=options.threads,
+        max_memory=None if options.max_memory is None else int(options.max_memory * GIB),
+        deterministic=options.deterministic,
+        store=store,
+    )
+    if options.json:
+        print(json.dumps(dataclasses.asdict(choice), allow_nan=False))
+    else:
+        print(as_text(choice_blocks(choice)), end="")
+    return RIGHT
+
+
+def _measure(options: argparse.Namespace, workload: Workload, store: Store) -> int:
+    """Time every backend on one workload, and keep the records; `bench`'s exit status."""
+    from fullattention.bench.run import run as run_bench
+    from fullattention.bench.workload_files import write_workloads
+    from fullattention.reports.folder import write_report
+    from fullattention.reports.progress import Progress
+
+    with tempfile.TemporaryDirectory(prefix="fullattention-") as scratch:
+        write_workloads(Path(scratch, "workloads.json"), [workload])
+        out = Path(scratch, "run")
+        status = run_bench(
+            workload_files=[str(Path(scratch, "workloads.json"))],
+            device=options.device,
+            threads=options.threads,
+            out=out,
+            listener=Progress(),
+            report=write_report,
+        )
+        if (out / TIMINGS).exists():
+            store.merge(out)
+    return status

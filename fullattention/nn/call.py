@@ -1,0 +1,98 @@
+"""What the choice of a backend depends on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from fullattention.layer import Sizes
+from fullattention.records import Mask, Mode
+
+
+class Call(NamedTuple):
+    """A call of the layer, without its numbers: equal calls get one decision."""
+
+    queries: torch.Size
+    """Shape (B, L, H, E)."""
+    S: int
+    D: int
+    torch_dtype: torch.dtype
+    device: torch.device
+    masked: bool
+    """Whether keys are hidden."""
+    by_array: bool
+    """Whether by a mask array, not causally."""
+    weights: bool
+    dropout: bool
+    gradient: bool
+    threads: int
+
+    @property
+    def shape(self) -> Sizes:
+        """The sizes of all axes."""
+        B, L, H, E = self.queries
+        return Sizes(B, L, self.S, H, E, self.D)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype as NumPy spells it."""
+        return str(self.torch_dtype).removeprefix("torch.")
+
+    @property
+    def mask(self) -> Mask:
+        """How keys are hidden, as workloads say it."""
+        if not self.masked or (not self.by_array and self.queries[1] == 1):
+            return "none"
+        return "padding" if self.by_array else "causal"
+
+    @property
+    def mode(self) -> Mode:
+        """What is wanted of the call, as workloads say it."""
+        if self.gradient:
+            return "training"
+        return "weights" if self.weights else "forward"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The capabilities that the call uses, its dtype first."""
+        wanted = (
+            ("mask", self.mask == "padding"),
+            ("causal", self.mask == "causal"),
+            ("weights", self.weights),
+            ("dropout", self.dropout),
+            ("gradient", self.gradient),
+        )
+        return (self.dtype, *(name for name, needed in wanted if needed))
+
+
+def call_of(
+    layer: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, attn_mask: Any
+) -> Call:
+    """The call that a layer would make, by its settings under the names that the layer keeps.
+
+    It runs before every attention: nothing here may be slow.
+    """
+    return Call(
+        queries.shape,
+        keys.shape[1],
+        values.shape[-1],
+        queries.dtype,
+        queries.device,
+        layer.mask_flag,
+        attn_mask is not None,
+        layer.output_attention,
+        layer.training and dropout_of(layer) > 0,
+        torch.is_grad_enabled()
+        and (queries.requires_grad or keys.requires_grad or values.requires_grad),
+        torch.get_num_threads(),
+    )
+
+
+def dropout_of(layer: Any) -> float:
+    """The probability of dropping a weight in training."""
+    try:
+        probability: float = layer.attention_dropout
+    except AttributeError:
+        probability = layer.dropout.p
+    return probability

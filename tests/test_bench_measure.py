@@ -1,0 +1,263 @@
+"""What becomes of a workload: by workers that the tests play."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fullattention.bench.ceilings import Rates
+from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.measure import Candidate, Effort, Measured, measure
+from fullattention.bench.modes import make_call
+from fullattention.bench.spot_check import sample
+from fullattention.bench.worker import OutError, Ready, RefusedError, Turn
+from fullattention.bench.workloads import parse_shape
+from fullattention.conformance.subject import declaration_of
+from fullattention.records import Comparison, Result, Timing
+from tests.bench_fakes import ENVIRONMENT, FakeClock, subject, verdict
+
+SMALL = parse_shape("2,5,7,3,4,6")
+
+EFFORT = Effort(contest=1.0, warm_up=0.0)
+
+RATES = Rates(copy={"16384": 1e9, "67108864": 1e9}, matmul=1e9, exp=1e9)
+
+
+class PlayedWorker:
+    """Answers as a right candidate of a known speed, but for what it is told to do instead."""
+
+    def __init__(self, pool: InputPool, seconds: float, **instead: Callable[[], Any]) -> None:
+        self.pool = pool
+        self.seconds = seconds
+        self.instead = instead
+        self.random = np.random.default_rng(int(1e9 * seconds))
+        self.asked: list[str] = []
+        self.device_seconds: float | None = None
+        self.factor = 1.0
+        """That its outputs are multiplied with."""
+
+    def ask(self, name: str, *arguments: Any, seconds: float) -> Any:
+        self.asked.append(name)
+        if name in self.instead and (answer := self.instead[name]()) is not None:
+            return answer
+        if name == "prepare":
+            return Ready(first_call=0.5, calls_per_turn=4, peak_bytes=1000)
+        return self.turn(*arguments) if name == "turn" else ()
+
+    def turn(self, look: bool) -> Turn:
+        found, number = None, 1
+        if look:
+            call = make_call(subject(), self.pool.workload)
+            results = call(self.pool.sets(self.pool.private())[number])
+            results = results._replace(out=self.factor * results.out)
+            found = sample(self.pool.workload, results, number)
+        noise = float(np.exp(0.001 * self.random.standard_normal()))
+        return Turn(
+            self.seconds * noise,
+            device_seconds=self.device_seconds,
+            wall=0.02,
+            others=0.01,
+            sample=found,
+            inputs=number,
+        )
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> InputPool:
+    made = InputPool(tmp_path / "inputs", SMALL)
+    made.write(SEED)
+    return made
+
+
+def run(pool: InputPool, rates: Rates | None = None, **workers: PlayedWorker) -> Measured:
+    candidates = [
+        Candidate(
+            dataclasses.replace(declaration_of(subject()), name=name.replace("_", "-")),
+            worker,
+            verdict(),
+        )
+        for name, worker in workers.items()
+    ]
+    return measure(
+        pool,
+        candidates,
+        environment=ENVIRONMENT,
+        effort=EFFORT,
+        rates=rates,
+        clock=FakeClock(),
+    )
+
+
+def raising(error: Exception, after: int = 0) -> Callable[[], Any]:
+    count = 0
+
+    def answer() -> None:
+        nonlocal count
+        count += 1
+        if count > after:
+            raise error
+
+    return answer
+
+
+def by_pair(measured: Measured) -> dict[tuple[str, str], Comparison]:
+    return {(one.backend, one.against): one for one in measured.comparisons}
+
+
+def test_a_timing_tells_its_turns_and_what_was_called(pool: InputPool) -> None:
+    timing = run(pool, a=PlayedWorker(pool, 0.004)).timings["a"]
+    assert timing.status == "timed"
+    assert timing.median == pytest.approx(0.004, rel=0.01)
+    figures = (timing.minimum, timing.lower_quartile, timing.median, timing.upper_quartile)
+    assert sorted(figure for figure in figures if figure) == list(figures)
+    assert (timing.blocks, timing.calls_per_turn, timing.first_call) == (8, 4, 0.5)
+    assert (timing.peak_bytes, timing.other_load, timing.seed) == (1000, 0.5, SEED)
+    assert timing.shape == (2, 5, 7, 3, 4, 6)
+    assert (timing.workload, timing.dtype, timing.mask) == (SMALL.name, "float32", "none")
+    assert (timing.mode, timing.verdict_level, timing.conformant) == ("forward", "quick", True)
+    assert timing.error_over_bound is not None
+    assert 0 < timing.error_over_bound <= 1
+    assert (timing.floor, timing.share, timing.device_median) == (None, None, None)
+
+
+def test_throttling_during_the_contest_is_told(
+    pool: InputPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter([5, 7])
+    monkeypatch.setattr("fullattention.machine.hardware.throttlings", lambda: next(counts))
+    assert run(pool, a=PlayedWorker(pool, 0.004)).timings["a"].throttlings == 2
+
+
+def test_the_devices_own_time_is_told_beside_the_time_that_is_waited(pool: InputPool) -> None:
+    worker = PlayedWorker(pool, 0.004)
+    worker.device_seconds = 0.003
+    timing = run(pool, a=worker).timings["a"]
+    assert timing.device_median == 0.003
+    assert timing.median == pytest.approx(0.004, rel=0.01)
+
+
+def test_each_is_compared_with_the_best_and_with_the_baseline(pool: InputPool) -> None:
+    measured = run(
+        pool,
+        fast=PlayedWorker(pool, 0.001),
+        torch_sdpa=PlayedWorker(pool, 0.002),
+        slow=PlayedWorker(pool, 0.008),
+    )
+    pairs = by_pair(measured)
+    assert set(pairs) == {
+        ("torch-sdpa", "fast"),
+        ("slow", "fast"),
+        ("fast", "torch-sdpa"),
+        ("slow", "torch-sdpa"),
+    }
+    assert pairs["slow", "fast"].ratio == pytest.approx(8, rel=0.01)
+    assert pairs["slow", "fast"].verdict == "slower"
+    assert pairs["fast", "torch-sdpa"].verdict == "faster"
+    one = pairs["torch-sdpa", "fast"]
+    assert one.low < one.ratio < one.high
+    assert measured.over_baseline("fast") == pairs["fast", "torch-sdpa"]
+    assert measured.over_baseline("torch-sdpa") is None
+
+
+def test_where_the_baseline_is_best_it_is_the_only_measure(pool: InputPool) -> None:
+    measured = run(pool, torch_sdpa=PlayedWorker(pool, 0.001), b=PlayedWorker(pool, 0.002))
+    assert set(by_pair(measured)) == {("b", "torch-sdpa")}
+
+
+def test_the_turns_are_handed_on(pool: InputPool) -> None:
+    measured = run(pool, a=PlayedWorker(pool, 0.001), b=PlayedWorker(pool, 0.01))
+    assert len(measured.turns["a"]) == 8
+    assert len(measured.turns["b"]) == 4
+    assert np.median(measured.turns["b"]) == measured.timings["b"].median
+
+
+def test_a_small_error_in_a_timed_call_makes_it_wrong_and_takes_it_out(pool: InputPool) -> None:
+    wrong = PlayedWorker(pool, 0.001)
+    wrong.factor = 1.001
+    measured = run(pool, wrong=wrong, right=PlayedWorker(pool, 0.002))
+    timing = measured.timings["wrong"]
+    assert timing.status == "wrong"
+    assert timing.error_over_bound is not None
+    assert timing.error_over_bound > 1
+    assert "times its bound" in timing.reason
+    assert wrong.asked.count("turn") == 1
+    assert measured.timings["right"].status == "timed"
+    assert not measured.comparisons
+    assert not measured.broken
+
+
+def test_nan_makes_a_timing_wrong_and_leaves_no_number_that_json_lacks(pool: InputPool) -> None:
+    wrong = PlayedWorker(pool, 0.001)
+    wrong.factor = np.nan
+    timing = run(pool, wrong=wrong).timings["wrong"]
+    assert (timing.status, timing.error_over_bound) == ("wrong", None)
+    assert "NaN" in timing.reason
+
+
+def test_an_error_in_a_later_turn_is_found_too(pool: InputPool) -> None:
+    worker = PlayedWorker(pool, 0.001)
+
+    def spoil() -> None:
+        worker.factor = 1.0 if worker.asked.count("turn") < 3 else 1.01
+
+    worker.instead["turn"] = spoil
+    assert run(pool, late=worker).timings["late"].status == "wrong"
+
+
+def test_writing_into_the_inputs_makes_a_timing_wrong(pool: InputPool) -> None:
+    worker = PlayedWorker(pool, 0.001, changed_inputs=lambda: ("keys",))
+    measured = run(pool, writes=worker, right=PlayedWorker(pool, 0.002))
+    timing = measured.timings["writes"]
+    assert (timing.status, timing.reason) == ("wrong", "it changed its keys")
+    assert not measured.comparisons
+
+
+def test_what_is_not_conformant_is_not_called(pool: InputPool) -> None:
+    failed = [
+        Result(check=name, requirement="C1", section="core", dtype="float32", status="failed")
+        for name in ("C1: a", "C1: b", "C1: c")
+    ]
+    bad = dataclasses.replace(verdict(conformant=False), results=tuple(failed))
+    worker = PlayedWorker(pool, 0.001)
+    candidate = Candidate(declaration_of(subject()), worker, bad)
+    measured = measure(pool, [candidate], environment=ENVIRONMENT, effort=EFFORT, rates=None)
+    (timing,) = measured.timings.values()
+    assert (timing.status, timing.conformant) == ("not run", False)
+    assert timing.reason == "not conformant: C1: a, 2 more"
+    assert not worker.asked
+
+
+@pytest.mark.parametrize(("error", "broken"), [(RefusedError, False), (OutError, True)])
+@pytest.mark.parametrize(("when", "after"), [("prepare", 0), ("turn", 0), ("turn", 3)])
+def test_one_that_cannot_go_on_is_not_run_and_stops_nobody_else(
+    pool: InputPool, when: str, after: int, error: type[OutError], broken: bool
+) -> None:
+    worker = PlayedWorker(pool, 0.001, **{when: raising(error("because"), after)})
+    measured = run(pool, odd=worker, right=PlayedWorker(pool, 0.002))
+    odd = measured.timings["odd"]
+    assert (odd.status, odd.reason, odd.median) == ("not run", "because", None)
+    assert measured.timings["right"].status == "timed"
+    assert measured.broken == ({"odd": "because"} if broken else {})
+
+
+def test_what_is_faster_than_the_machine_is_void(pool: InputPool) -> None:
+    measured = run(pool, RATES, cheat=PlayedWorker(pool, 1e-7), honest=PlayedWorker(pool, 1e-3))
+    cheat, honest = measured.timings["cheat"], measured.timings["honest"]
+    assert cheat.status == "void"
+    assert "faster than the machine" in cheat.reason
+    assert honest.status == "timed"
+    assert honest.floor == "matmul"
+    assert honest.flop == 2 * 2 * 5 * 7 * 3 * (4 + 6)
+    assert honest.share == pytest.approx(honest.flop / 1e9 / 1e-3, rel=0.01)
+
+
+def test_no_ceiling_is_told_of_what_it_was_not_measured_for(tmp_path: Path) -> None:
+    pool = InputPool(tmp_path / "inputs", SMALL.in_dtype("float64"))
+    pool.write(SEED)
+    timing: Timing = run(pool, RATES, a=PlayedWorker(pool, 1e-7)).timings["a"]
+    assert (timing.status, timing.share) == ("timed", None)

@@ -1,0 +1,148 @@
+"""Workers: warm processes that judge, prepare, take turns, and may hang, raise or die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fullattention.backends import UnavailableError, standard
+from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.spot_check import SpotCheck
+from fullattention.bench.worker import OutError, RefusedError, Turn, Worker
+from fullattention.bench.workloads import parse_shape
+
+CANDIDATES = """
+import os, time
+import numpy as np
+from fullattention.backends import UnsupportedError
+from tests.bench_fakes import backend
+
+def die(result, q):
+    os._exit(3)
+
+def fail(result, q):
+    raise RuntimeError("broken here\\nand there")
+
+def refuse(result, q):
+    raise UnsupportedError("odd", "weights", "not today")
+
+def interrupt(result, q):
+    raise KeyboardInterrupt
+
+def write(result, q):
+    q[0, 0, 0, 0] += 1
+    return result
+
+def act(result, q):  # by the batch's size, which no check has
+    acts = {22: die, 23: fail, 24: refuse, 25: interrupt, 26: write}
+    return acts.get(q.shape[0], lambda result, q: result)(result, q)
+
+odd = backend("odd", lambda result, q, k, v: act(result, q))
+print("what candidates print is not shown")
+"""
+
+ASKED = {"seconds": 60.0}
+"""Far more than anything here takes."""
+
+
+@pytest.fixture(scope="module")
+def candidates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("candidates") / "candidates.py"
+    path.write_text(CANDIDATES)
+    return path
+
+
+@pytest.fixture
+def worker(candidates: Path) -> Iterator[Worker]:
+    made = Worker(f"{candidates}:odd", "cpu", 1)
+    made.declaration()
+    yield made
+    made.stop()
+
+
+def pool(folder: Path, B: int) -> InputPool:
+    made = InputPool(folder / f"inputs{B}", parse_shape(f"{B},5,5,2,4,4"))
+    made.write(SEED)
+    return made
+
+
+def test_a_worker_tells_what_its_candidate_is(worker: Worker) -> None:
+    verdict = worker.ask("judge", "float32", **ASKED)
+    assert (verdict.backend, verdict.level) == ("odd", "quick")
+    assert any("blas" in name for name in worker.blas)
+
+
+def test_turns_are_taken_on_inputs_that_both_sides_know(worker: Worker, tmp_path: Path) -> None:
+    known = pool(tmp_path, 28)
+    ready = worker.ask("prepare", known, 0.0, 1.0, **ASKED)
+    assert ready.first_call > 0
+    check = SpotCheck(known)
+    for _ in range(3):
+        turn: Turn = worker.ask("turn", True, **ASKED)
+        assert turn.seconds > 0
+        assert turn.sample is not None
+        assert 0 < check.error(turn.sample, turn.inputs, standard("float32")) <= 1
+    assert worker.ask("turn", False, **ASKED).sample is None
+    assert worker.ask("changed_inputs", **ASKED) == ()
+
+
+def test_writing_into_the_inputs_is_seen_and_reaches_nobody_else(
+    worker: Worker, tmp_path: Path
+) -> None:
+    known = pool(tmp_path, 26)
+    before = known.read_only().copy()
+    worker.ask("prepare", known, 0.0, 1.0, **ASKED)
+    worker.ask("turn", True, **ASKED)
+    assert worker.ask("changed_inputs", **ASKED) == ("queries",)
+    assert (known.read_only() == before).all()
+
+
+def test_a_candidates_error_is_told_and_the_worker_lives_on(worker: Worker, tmp_path: Path) -> None:
+    with pytest.raises(OutError, match=r"^raised RuntimeError: broken here$"):
+        worker.ask("prepare", pool(tmp_path, 23), 0.0, 1.0, **ASKED)
+    with pytest.raises(OutError, match="raised KeyboardInterrupt"):
+        worker.ask("prepare", pool(tmp_path, 25), 0.0, 1.0, **ASKED)
+    with pytest.raises(RefusedError, match="lacks weights: not today"):
+        worker.ask("prepare", pool(tmp_path, 24), 0.0, 1.0, **ASKED)
+    with pytest.raises(RefusedError, match="the limit is 1e-09 s"):
+        worker.ask("prepare", pool(tmp_path, 28), 0.0, 1e-9, **ASKED)
+    worker.ask("prepare", pool(tmp_path, 28), 0.0, 1.0, **ASKED)
+
+
+def test_a_worker_that_dies_is_out_with_how_it_died(worker: Worker, tmp_path: Path) -> None:
+    with pytest.raises(OutError, match=r"^took its process down: exit status 3"):
+        worker.ask("prepare", pool(tmp_path, 22), 0.0, 1.0, **ASKED)
+    with pytest.raises(OutError, match="had ended before"):
+        worker.ask("turn", False, **ASKED)
+
+
+def test_a_worker_that_does_not_answer_is_ended(worker: Worker) -> None:
+    with pytest.raises(OutError, match="hung: no answer within 0 s"):
+        worker.ask("judge", "float32", seconds=0.0)
+    assert not worker.process.is_alive()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends a signal")
+def test_an_interruption_is_the_parents_to_act_on(worker: Worker) -> None:
+    assert worker.process.pid is not None
+    os.kill(worker.process.pid, signal.SIGINT)
+    assert worker.ask("release", **ASKED) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "says"),
+    [
+        ("nonsense", LookupError, "no backend is called 'nonsense'"),
+        ("cupy-matmul", UnavailableError, "cupy-matmul"),
+        ("math:sqrt", TypeError, "no function of a device"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_to_the_parent(
+    spec: str, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        Worker(spec, "cpu", 1).declaration()

@@ -1,0 +1,179 @@
+"""`cupy-matmul` without a GPU: its array code runs on arrays that behave as CuPy's, its calls of
+cuBLAS are carried out as they are described, and NumPy stands in for its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fullattention.backends import cupy_matmul
+from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cupy_matmul import Operand, products
+from fullattention.backends.errors import UnsupportedError
+from fullattention.backends.interface import Backend, dtype_name
+from fullattention.backends.precision import DTYPES, accumulator
+from fullattention.backends.staged import Stages, attend_in
+from fullattention.conformance.data import numpy_dtype
+from fullattention.conformance.subject import from_backend
+from fullattention.conformance.suite import judge_subject
+from tests.device_arrays import ARRAYS, DeviceArray, contiguous
+
+GENERATOR = [np.random.default_rng(0)]
+
+
+class _Memory:
+    """Some memory as an array, whatever it belongs to."""
+
+    def __init__(
+        self, address: int, itemsize: int, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": shape,
+            "strides": tuple(stride * itemsize for stride in strides),
+            "typestr": f"|V{itemsize}",
+            "version": 3,
+        }
+
+
+def matrices(x: Operand, rows: int, columns: int, count: int) -> np.ndarray:
+    """What cuBLAS sees of an operand (count, rows, columns)."""
+    steps = (1, x.step) if x.transposed else (x.step, 1)
+    address = x.array.host.ctypes.data + x.start
+    shape = (count, rows, columns)
+    memory = np.asarray(_Memory(address, x.array.itemsize, shape, (x.apart, *steps)))
+    seen: np.ndarray = memory.view(x.array.dtype)
+    return seen
+
+
+def multiply(a: DeviceArray, b: DeviceArray, out: DeviceArray) -> None:
+    inside = accumulator(dtype_name(a))
+    for call in products(a, b, out, contiguous):
+        left = matrices(call.left, call.m, call.k, call.count).astype(inside)
+        right = matrices(call.right, call.k, call.n, call.count).astype(inside)
+        matrices(call.into, call.m, call.n, call.count)[...] = left @ right
+
+
+def softmax(
+    scores: DeviceArray,
+    weights: DeviceArray,
+    *,
+    hidden: DeviceArray | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    uniform: DeviceArray | None,
+) -> None:
+    """What the kernel computes."""
+    z = scores.host * scores.dtype.type(scale)
+    if hidden is not None:
+        z[np.broadcast_to(hidden.host, z.shape)] = -np.inf
+    if causal:
+        z[..., np.triu(np.ones(z.shape[-2:], bool), 1)] = -np.inf
+    e = np.exp(z - np.fmax.reduce(z, axis=-1, keepdims=True))
+    a = e / e.sum(-1, keepdims=True)
+    if uniform is not None:
+        a = np.where(uniform.host < dropout, 0, a / (1 - dropout) if dropout < 1 else a)
+    weights.host[...] = a
+
+
+def empty(shape: tuple[int, ...], dtype: str) -> DeviceArray:
+    return DeviceArray(np.full(shape, np.nan, numpy_dtype(dtype)))
+
+
+def uniform(shape: tuple[int, ...]) -> DeviceArray:
+    return DeviceArray(GENERATOR[0].random(shape, np.float32))
+
+
+def seed(value: int) -> None:
+    GENERATOR[0] = np.random.default_rng(value)
+
+
+BACKEND = Backend(
+    name="cupy-matmul-on-numpy",
+    attend=attend_in(Stages(empty=empty, multiply=multiply, softmax=softmax, uniform=uniform)),
+    arrays=ARRAYS,
+    device="cuda",
+    seed=seed,
+    precision={dtype: cupy_matmul.precision(dtype) for dtype in DTYPES},
+    masked_rows="nan",
+    lacks=dict.fromkeys(("gradient", "double_backward"), "the device does not differentiate"),
+)
+
+
+def failures(**options: Any) -> list[str]:
+    with np.errstate(all="ignore"):
+        verdict = judge_subject(from_backend(BACKEND), **options)
+    assert any(result.status == "passed" for result in verdict.results)
+    return [
+        f"{result.check}: {result.detail}"
+        for result in verdict.results
+        if result.status in ("failed", "not run")
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_array_code_is_conformant_on_arrays_that_never_become_numpy(dtype: str) -> None:
+    assert not failures(level="quick", dtypes=(dtype,))
+
+
+@pytest.mark.parametrize("requirement", ["C4", "M4", "P", "L1"])
+def test_array_code_meets_every_layout_mask_and_count_of_the_standard_level(
+    requirement: str,
+) -> None:
+    assert not failures(level="standard", dtypes=("float32",), only=requirement)
+
+
+def test_rows_of_any_length_have_threads_for_every_key() -> None:
+    for S in (*range(1, 300), 1000, 2047, 2048, 2049, 65_537):
+        lanes, kept = cupy_matmul.lanes_and_kept(S)
+        assert lanes <= cupy_matmul.BLOCK
+        assert cupy_matmul.BLOCK % lanes == 0
+        assert kept == 0 or lanes * kept >= S
+
+
+def test_arrays_that_cublas_can_read_are_not_copied() -> None:
+    def refuse(array: DeviceArray) -> DeviceArray:
+        raise AssertionError("copied")
+
+    q = DeviceArray(np.zeros((5, 4, 3, 8), np.float32))
+    scores = empty((5, 3, 4, 4), "float32")
+    heads_first = q.transpose(0, 2, 1, 3)
+    assert len(list(products(heads_first, q.transpose(0, 2, 3, 1), scores, refuse))) == 3
+    dense = DeviceArray(np.zeros((5, 3, 4, 8), np.float32))
+    assert len(list(products(dense, dense.transpose(0, 1, 3, 2), scores, refuse))) == 1
+
+
+def test_an_error_names_the_backend_in_whose_call_it_showed() -> None:
+    def fails(error: Any, k: Any, v: Any, **options: Any) -> Any:
+        raise error
+
+    faulty: Any = fails
+    attend: Any = attributed("some-backend", faulty)
+    with pytest.raises(MemoryError) as caught:
+        attend(MemoryError("7 bytes"), None, None)
+    assert "backend 'some-backend'" in caught.value.__notes__[0]
+    with pytest.raises(UnsupportedError) as refused:
+        attend(UnsupportedError("some-backend", "mask", "why"), None, None)
+    assert not hasattr(refused.value, "__notes__")
+
+
+MIXING: dict[str, Callable[[Any], object]] = {
+    "asarray": np.asarray,
+    "ufunc": np.exp,
+    "function": np.concatenate,
+    "iteration": list,
+    "truth": bool,
+    "operator": lambda x: np.ones(3) + x,
+    "put": lambda x: ARRAYS.put(x, "cuda"),
+    "assignment": lambda x: x.__setitem__(0, np.ones(())),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_arrays_of_the_device_refuse_what_would_mix_them_with_numpy(name: str) -> None:
+    with pytest.raises(TypeError):
+        MIXING[name](DeviceArray(np.ones(3)))

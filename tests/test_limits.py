@@ -1,0 +1,96 @@
+"""Indices that overflow are found: at 2^31 where the machine can, and at a size of any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from fullattention.backends import Backend
+from fullattention.backends.interface import Array
+from fullattention.conformance.case import Case, Failed, NotHere
+from fullattention.conformance.limits import far_apart, many_elements, require_memory
+from fullattention.conformance.subject import load_subject
+from fullattention.layer import Sizes
+from tests.zoo.attending import Call, Result, right
+from tests.zoo.specimen import backend
+
+MASKS = ("off", "random/B1LS")
+
+
+def read_by(index: type[np.signedinteger]) -> Callable[[Array], Array]:
+    """Reads an array by offsets that are computed in a narrow type."""
+
+    def read(x: Array) -> Array:
+        steps = [stride // x.itemsize for stride in x.strides]
+        if min(steps) < 0:
+            return x
+        last = sum(step * (size - 1) for step, size in zip(steps, x.shape, strict=True))
+        flat = np.lib.stride_tricks.as_strided(x, (last + 1,), (x.itemsize,))
+        axes = np.indices(x.shape, sparse=True)
+        offsets = sum(axis * step for axis, step in zip(axes, steps, strict=True))
+        return flat[np.asarray(offsets).astype(index)]
+
+    return read
+
+
+def reading(names: str, index: type[np.signedinteger]) -> Backend:
+    read = read_by(index)
+
+    def method(call: Call) -> Result:
+        given = {name: getattr(call, name) for name in names.split()}
+        return right(call.but(**{n: read(x) for n, x in given.items() if x is not None}))
+
+    return backend(f"reads-by-{index.__name__}", method)
+
+
+def writing(index: type[np.signedinteger]) -> Backend:
+    """Writes V by offsets that are computed in a narrow type."""
+
+    def method(call: Call) -> Result:
+        out, a = right(call)
+        written = np.zeros_like(out)
+        written.ravel()[np.arange(out.size).astype(index)] = out.ravel()
+        return written, a
+
+    return backend(f"writes-by-{index.__name__}", method)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", ["numpy-reference", "numpy-matmul", "torch-einsum", "torch-sdpa"])
+def test_entries_far_apart_are_read_right(name: str, mask: str) -> None:
+    try:
+        assert far_apart(load_subject(name), Case(mask=mask)) <= 1
+    except NotHere as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "hidden"])
+def test_int32_offsets_are_found_at_their_size(name: str) -> None:
+    subject = load_subject(reading(name, np.int32))
+    try:
+        with pytest.raises(Failed, match="elements wrong"):
+            far_apart(subject, Case(mask="random/B1LS"))
+    except NotHere as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "hidden"])
+def test_narrow_offsets_are_found(name: str) -> None:
+    subject = load_subject(reading(name, np.int16))
+    assert far_apart(subject, Case(mask="random/B1LS"), distance=2**14) <= 1
+    with pytest.raises(Failed, match="elements wrong"):
+        far_apart(subject, Case(mask="random/B1LS"), distance=2**15)
+
+
+def test_narrow_offsets_of_results_are_found() -> None:
+    case = Case(dtype="float16", shape=Sizes(1, 2**15 // 64 + 1, 2, 1, 2, 64))
+    assert many_elements(load_subject(writing(np.int32)), case) <= 1
+    with pytest.raises(Failed, match="elements wrong"):
+        many_elements(load_subject(writing(np.int16)), case)
+
+
+def test_what_the_memory_does_not_hold_is_not_run() -> None:
+    with pytest.raises(NotHere, match=r"needs 1\.05e\+06 GiB of memory, and .* are free"):
+        require_memory(2**50, "cpu")

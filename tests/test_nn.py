@@ -1,0 +1,346 @@
+"""The drop-in module in torch models: the same results, whatever runs them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fullattention.backends import InvalidInputError, UnsupportedError, load
+from fullattention.bench.workload_files import read_workloads, write_workloads
+from fullattention.choosing.choice import Known, known_here
+from fullattention.choosing.store import Store
+from fullattention.conformance.suite import check
+from fullattention.nn import FullAttention, capture, deciding, replace
+from fullattention.nn.call import call_of
+from fullattention.records import Timing
+from tests.patchtst import PatchTST, ScaledByTauAttention, TopKeysAttention
+from tests.test_store import timing
+from tests.zoo.layers import UpstreamLayer, triangular_causal_mask
+
+HERE = known_here(Store(Path("no-such-folder")))
+SHAPE = (4, 12, 12, 3, 8, 8)
+
+
+def measured(backend: str, seconds: float, **fields: Any) -> Timing:
+    figures = {"lower_quartile": seconds, "upper_quartile": seconds, "median": seconds}
+    environment = dataclasses.replace(HERE.here, threads=torch.get_num_threads())
+    version = load(backend).version
+    known = {"library_version": version, "environment": environment, "shape": SHAPE}
+    return timing(backend, **{**figures, **known, **fields})
+
+
+@pytest.fixture
+def knows(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Sets what was measured here; nothing to begin with, whatever the user's store holds."""
+
+    def set_known(*timings: Timing) -> None:
+        deciding.forget()
+        known: Known = dataclasses.replace(HERE, timings=timings)
+        monkeypatch.setattr(deciding, "_known", _Fixed(known))
+
+    set_known()
+    yield set_known
+    monkeypatch.undo()
+    deciding.forget()
+
+
+class _Fixed:
+    """A function of nothing that can be told to forget, as the cached one can."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+
+    def __call__(self) -> Known:
+        return self.known
+
+    def cache_clear(self) -> None:
+        """There is nothing to forget."""
+
+
+def inputs(*, gradient: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    B, L, S, H, E, D = SHAPE
+    random = torch.Generator().manual_seed(3)
+    q, k, v = (
+        torch.randn(shape, generator=random).requires_grad_(gradient)
+        for shape in ((B, L, H, E), (B, S, H, E), (B, S, H, D))
+    )
+    return q, k, v
+
+
+def chosen(layer: FullAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str:
+    return deciding.decide(call_of(layer, q, k, v, None), layer.tune).name
+
+
+class EinsumDropIn(FullAttention):
+    """The drop-in on a backend that deviates nowhere."""
+
+    def __init__(self, *settings: Any, **named: Any) -> None:
+        super().__init__(*settings, **named, backend="torch-einsum")
+
+
+def test_the_drop_in_is_conformant_as_a_class() -> None:
+    verdict = check(EinsumDropIn, level="quick", dtypes=("float32",))
+    assert verdict.conformant, [one for one in verdict.results if one.status == "failed"]
+
+
+def test_it_has_no_state_and_shows_its_settings(knows: Any) -> None:
+    layer = FullAttention(False, scale=0.5, output_attention=True)
+    assert not layer.state_dict()
+    assert "scale=0.5" in repr(layer)
+    assert "backend='auto'" in repr(layer)
+
+
+def test_eval_of_the_model_switches_its_dropout_off(knows: Any) -> None:
+    model = torch.nn.Sequential(FullAttention(False, attention_dropout=0.5))
+    q, k, v = inputs()
+    first, second = (model.eval()[0](q, k, v, None)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    first, second = (model.train()[0](q, k, v, None)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_copies_and_pickles_attend_alike(knows: Any) -> None:
+    q, k, v = inputs()
+    layer = FullAttention(False).eval()
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(twin(q, k, v, None)[0], layer(q, k, v, None)[0])
+
+
+def test_the_fastest_measured_runs(knows: Any) -> None:
+    knows(measured("torch-sdpa", 2e-3), measured("torch-einsum", 1e-3))
+    layer = FullAttention(False).eval()
+    assert chosen(layer, *inputs()) == "torch-einsum"
+    knows(measured("torch-sdpa", 1e-3), measured("torch-einsum", 2e-3))
+    assert chosen(layer, *inputs()) == "torch-sdpa"
+
+
+def test_a_backend_that_lacks_what_the_call_needs_is_not_chosen(knows: Any) -> None:
+    knows(
+        *(measured("torch-sdpa", 1e-3, mode=mode) for mode in ("weights", "forward")),
+        *(measured("torch-einsum", 9e-3, mode=mode) for mode in ("weights", "forward")),
+    )
+    assert chosen(FullAttention(False).eval(), *inputs()) == "torch-sdpa"
+    assert chosen(FullAttention(False, output_attention=True).eval(), *inputs()) == "torch-einsum"
+
+
+def test_a_backend_of_other_arrays_is_not_chosen(knows: Any) -> None:
+    knows(measured("numpy-matmul", 1e-9), measured("torch-sdpa", 1e-3))
+    assert chosen(FullAttention(False).eval(), *inputs()) == "torch-sdpa"
+
+
+def test_where_nothing_was_measured_sdpa_runs_or_einsum_where_it_cannot(knows: Any) -> None:
+    assert chosen(FullAttention(False), *inputs()) == "torch-sdpa"
+    assert chosen(FullAttention(False, output_attention=True), *inputs()) == "torch-einsum"
+
+
+def test_a_call_is_decided_once(knows: Any) -> None:
+    layer = FullAttention(False).eval()
+    first = deciding.decide(call_of(layer, *inputs(), None), tune=False)
+    knows_nothing_more = deciding.decide(call_of(layer, *inputs(), None), tune=False)
+    assert first is knows_nothing_more
+    call = call_of(layer, *inputs(), None)
+    assert (call, False) in deciding._decisions  # noqa: SLF001 - a lookup is what the test is about
+
+
+@pytest.mark.parametrize(
+    ("settings", "mask", "gradient", "expected"),
+    [
+        ((False,), None, False, ("none", "forward", ("float32",))),
+        ((True,), None, False, ("causal", "forward", ("float32", "causal"))),
+        ((True,), True, False, ("padding", "forward", ("float32", "mask"))),
+        ((False,), True, False, ("none", "forward", ("float32",))),
+        ((False,), None, True, ("none", "training", ("float32", "dropout", "gradient"))),
+    ],
+)
+def test_a_call_is_told_apart_by_mask_and_mode(
+    settings: tuple[bool], mask: Any, gradient: bool, expected: tuple[Any, ...]
+) -> None:
+    layer = FullAttention(*settings).train(gradient)
+    call = call_of(layer, *inputs(gradient=gradient), mask)
+    assert (call.mask, call.mode, call.needs) == expected
+    assert tuple(call.shape) == SHAPE
+
+
+def test_explain_says_what_would_run_and_why_not_the_others(knows: Any) -> None:
+    knows(measured("torch-sdpa", 2e-3), measured("torch-einsum", 1e-3))
+    text = FullAttention(False).eval().explain(*inputs())
+    assert text.startswith("torch-einsum for forward, mask none")
+    assert "2.00, " not in text
+    assert "numpy-matmul: unsupported: it takes arrays of numpy, not of torch" in text
+    knows()
+    assert "torch-sdpa, by default: nothing was measured" in FullAttention(False).explain(*inputs())
+    assert FullAttention(backend="torch-einsum").explain(*inputs()).startswith("torch-einsum, as")
+
+
+@pytest.mark.parametrize("broken", ["ndim", "array", "sizes"])
+def test_wrong_input_gets_the_layers_own_error(knows: Any, broken: str) -> None:
+    q, k, v = inputs()
+    wrong: Any = {"ndim": (q[0], k, v), "array": (q.numpy(), k, v), "sizes": (q, k[:, :5], v)}
+    with pytest.raises(InvalidInputError, match="C8"):
+        FullAttention(False)(*wrong[broken], None)
+
+
+def test_a_backend_of_numpy_arrays_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="takes arrays of numpy"):
+        FullAttention(backend="numpy-matmul")
+
+
+def test_input_off_the_cpu_is_not_refused_for_being_there(knows: Any) -> None:
+    q, k, v = (x.to("meta") for x in inputs())
+    assert "nothing was measured" in FullAttention(False).explain(q, k, v)
+
+
+def test_causal_attention_of_unequal_lengths_gets_the_layers_own_error(knows: Any) -> None:
+    q, k, v = inputs()
+    with pytest.raises(InvalidInputError, match="M2"):
+        FullAttention(True)(q, k[:, :5], v[:, :5], None)
+
+
+def test_a_layer_that_may_measure_does_so_after_others_decided(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_calls: list[object] = []
+    monkeypatch.setattr(deciding, "_measure", measured_calls.append)
+    q, k, v = inputs()
+    FullAttention(False).eval()(q, k, v, None)
+    assert not measured_calls
+    tuning = FullAttention(False, tune=True).eval()
+    tuning(q, k, v, None)
+    tuning(q, k, v, None)
+    assert len(measured_calls) == 1
+
+
+def test_what_the_chosen_backend_refuses_runs_by_default(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arrays: Any, **options: Any) -> Any:
+        raise UnsupportedError("small", "a call of this size", "E = 8: at most 4")
+
+    small = dataclasses.replace(load("torch-einsum"), name="small", attend=refuse)
+    monkeypatch.setattr(deciding, "_decided", lambda call, tune: small)
+    layer, (q, k, v) = FullAttention(False).eval(), inputs()
+    expected, _ = FullAttention(False, backend="torch-sdpa").eval()(q, k, v, None)
+    assert torch.equal(layer(q, k, v, None)[0], expected)
+    assert chosen(layer, q, k, v) == "torch-sdpa"
+
+
+def test_empty_axes_are_served(knows: Any) -> None:
+    q, k, v = inputs()
+    out, _ = FullAttention(False)(q[:0], k[:0], v[:0], None)
+    assert out.shape == (0, 12, 3, 8)
+
+
+def test_replace_swaps_what_computes_full_attention_and_says_what_it_left(knows: Any) -> None:
+    torch.manual_seed(0)
+    model: Any = PatchTST(layers=3).eval()
+    model.encoder[1].attention.inner_attention = TopKeysAttention(False)
+    model.encoder[2].attention.inner_attention = ScaledByTauAttention(False)
+    done = replace(model)
+    assert [one.swapped for one in done] == [True, False, False]
+    assert done[0].path == "encoder.0.attention.inner_attention"
+    assert "plain it computes something else" in done[1].reason
+    assert "with tau and delta it computes something else" in done[2].reason
+    assert isinstance(model.encoder[0].attention.inner_attention, FullAttention)
+    assert isinstance(model.encoder[1].attention.inner_attention, TopKeysAttention)
+
+
+def test_replace_keeps_settings_and_mode(knows: Any) -> None:
+    layer = UpstreamLayer(True, scale=0.3, attention_dropout=0.4, output_attention=True).eval()
+    model = torch.nn.ModuleList([layer])
+    assert replace(model)[0].swapped
+    new: Any = model[0]
+    assert (new.mask_flag, new.scale, new.attention_dropout) == (True, 0.3, 0.4)
+    assert new.output_attention
+    assert not new.training
+
+
+def test_a_layer_that_the_model_shares_is_swapped_everywhere(knows: Any) -> None:
+    shared = UpstreamLayer(False)
+    model = torch.nn.ModuleList([shared, shared])
+    assert [one.swapped for one in replace(model)] == [True, True]
+    assert model[0] is model[1]
+
+
+def test_outputs_of_a_model_stay_the_same(knows: Any) -> None:
+    torch.manual_seed(0)
+    model = PatchTST().eval().double()
+    series = torch.randn(2, 96, 7, dtype=torch.float64)
+    before = model(series)
+    assert all(one.swapped for one in replace(model))
+    after = model(series)
+    assert not torch.equal(torch.zeros_like(after), after)
+    torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-12)
+
+
+def losses(model: PatchTST, steps: int = 8) -> np.ndarray:
+    """Losses of a few training steps on a fixed series."""
+    random = torch.Generator().manual_seed(1)
+    series = torch.randn((4, 120, 3), generator=random, dtype=torch.float64).cumsum(1) / 10
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    found = []
+    for _ in range(steps):
+        loss = torch.nn.functional.mse_loss(model(series[:, :96]), series[:, 96:])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        found.append(loss.item())
+    return np.array(found)
+
+
+def test_training_gives_the_same_loss_curve(knows: Any) -> None:
+    torch.manual_seed(0)
+    model = PatchTST().double()
+    replaced = copy.deepcopy(model)
+    assert all(one.swapped for one in replace(replaced))
+    before, after = losses(model), losses(replaced)
+    assert before[-1] < 0.9 * before[0]
+    # Adam divides by the gradient's size, so float64's rounding grows by orders, step after step.
+    np.testing.assert_allclose(after, before, rtol=1e-8)
+
+
+def test_capture_collects_each_kind_of_call_once_and_writes_it_for_bench(
+    knows: Any, tmp_path: Path
+) -> None:
+    model = PatchTST(dropout=0.1)
+    series = torch.randn(2, 96, 7)
+    with capture(model) as workloads:
+        model(series)
+        model.eval()
+        with torch.no_grad():
+            model(series)
+            model(series)
+    assert [(one.mode, one.mask) for one in workloads] == [
+        ("training", "none"),
+        ("forward", "none"),
+    ]
+    assert tuple(workloads[0].shape) == (14, 12, 12, 4, 8, 8)
+    assert workloads[0].source == "captured from PatchTST"
+    model(series[:1])
+    assert len(workloads) == 2, "what runs after the block is not recorded"
+    write_workloads(tmp_path / "workloads.json", workloads)
+    assert read_workloads(tmp_path / "workloads.json") == workloads
+
+
+def test_capture_sees_masks(knows: Any) -> None:
+    layer = FullAttention(True).eval()
+    model = torch.nn.ModuleList([layer])
+    q, k, v = inputs()
+    with capture(model) as workloads:
+        layer(q, k, v, None)
+        layer(q, k, v, attn_mask=triangular_causal_mask(4, 12, torch.device("cpu")))
+    assert [one.mask for one in workloads] == ["causal", "padding"]
+
+
+def test_a_file_that_holds_no_workloads_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "workloads.json"
+    path.write_text('[{"name": "a", "shape": [1, 2], "source": ""}]')
+    with pytest.raises(ValueError, match="no array of workloads"):
+        read_workloads(path)

@@ -1,0 +1,112 @@
+"""The store of what was measured: nothing is lost, and nothing half-written is believed."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from fullattention.choosing.hardware_key import hardware_key
+from fullattention.choosing.store import Store
+from fullattention.records import Timing, write
+from tests.bench_fakes import ENVIRONMENT
+
+KEY = hardware_key(ENVIRONMENT)
+WRITERS, EACH = 4, 25
+
+
+def timing(backend: str, **fields: object) -> Timing:
+    values: dict[str, object] = {
+        "backend": backend,
+        "library_version": "2.4.6",
+        "device": "cpu",
+        "workload": "toy",
+        "shape": (8, 6, 6, 2, 8, 8),
+        "dtype": "float32",
+        "mask": "none",
+        "status": "timed",
+        "conformant": True,
+        "median": 1e-3,
+        "environment": ENVIRONMENT,
+    }
+    return Timing(**(values | fields))  # type: ignore[arg-type]
+
+
+def test_what_is_added_is_held_under_its_hardware(tmp_path: Path) -> None:
+    elsewhere = dataclasses.replace(ENVIRONMENT, cpu="Another CPU")
+    here, there = timing("here"), timing("there", environment=elsewhere)
+    store = Store(tmp_path)
+    assert store.add([here, there]) == 2
+    assert store.hardware() == sorted([KEY, hardware_key(elsewhere)])
+    assert store.timings(KEY).records == [here]
+
+
+def test_an_equal_record_is_kept_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.add([timing("a"), timing("a")]) == 1
+    assert store.add([timing("a"), timing("b")]) == 1
+
+
+def test_cores_and_gpu_are_other_hardware_and_versions_are_not() -> None:
+    fewer = dataclasses.replace(ENVIRONMENT, cores=1)
+    with_gpu = dataclasses.replace(ENVIRONMENT, gpu="Some GPU")
+    newer = dataclasses.replace(ENVIRONMENT, suite="9.9.9", libraries={"numpy": "9"}, threads=1)
+    assert len({KEY, hardware_key(fewer), hardware_key(with_gpu)}) == 3
+    assert hardware_key(newer) == KEY
+
+
+def test_a_cut_off_line_is_counted_and_costs_no_other(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add([timing("first")])
+    path = tmp_path / KEY / "timings.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[: len(whole) // 2])
+    store.add([timing("second")])
+    held = store.timings(KEY)
+    assert [one.backend for one in held.records] == ["first", "second"]
+    assert held.lost == 1
+
+
+def test_a_record_of_another_schema_is_counted_as_unreadable(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add([dataclasses.replace(timing("old"), schema=0), timing("new")])
+    held = store.timings(KEY)
+    assert [one.backend for one in held.records] == ["new"]
+    assert held.lost == 1
+
+
+def _write(folder: Path, writer: int) -> None:
+    for number in range(EACH):
+        Store(folder).add([timing(f"w{writer}-{number}")])
+
+
+def test_concurrent_writers_lose_and_break_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write, args=(tmp_path, n)) for n in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    held = Store(tmp_path).timings(KEY)
+    assert held.lost == 0
+    assert {one.backend for one in held.records} == {
+        f"w{writer}-{number}" for writer in range(WRITERS) for number in range(EACH)
+    }
+
+
+def test_a_run_and_another_store_are_merged_once(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write(run / "timings.jsonl", [timing("a"), timing("b")])
+    first, second = Store(tmp_path / "first"), Store(tmp_path / "second")
+    assert first.merge(run) == 2
+    assert second.merge(first.folder) == 2
+    assert second.merge(run) == 0
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"holds no timings\.jsonl"):
+        Store(tmp_path / "store").merge(tmp_path)

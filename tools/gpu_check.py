@@ -1,0 +1,227 @@
+"""Proves on a machine with a GPU what none without one can: `python tools/gpu_check.py --out DIR`.
+
+Runs in a bare checkout. Each step has a process of its own, a time limit and a log, so that what
+hangs or crashes costs that step alone; the whole ends within the budget, and prints one table last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+STEPS = (sys.executable, str(HERE / "gpu_steps.py"))
+
+RIGHT, WRONG, NO_DEVICE = 0, 1, 3
+"""Exit statuses."""
+
+NOT_RUN = 4
+"""Exit status of a step that could not be tried; its last line says why."""
+
+BUDGET = 460.0
+"""Seconds for everything."""
+
+OURS = ("cupy-", "numba-cuda")
+"""Beginnings of the names of backends with kernels of our own, which the sanitizer watches."""
+
+SANITIZER_TOOLS = ("memcheck", "racecheck")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to try."""
+
+    name: str
+    backend: str
+    """Empty: of no backend."""
+    command: tuple[str, ...]
+    timeout: float
+    """Seconds."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step."""
+
+    step: str
+    backend: str
+    status: str
+    """"ok", "failed", "not run" or "timed out"."""
+    detail: str
+    """The last line that the step printed."""
+    seconds: float
+
+
+class Run:
+    """Runs steps within the budget and records what comes of them."""
+
+    def __init__(self, out: Path, budget: float) -> None:
+        self.out = out
+        self.end = time.monotonic() + budget
+        self.outcomes: list[Outcome] = []
+        (out / "logs").mkdir(parents=True, exist_ok=True)
+
+    @property
+    def left(self) -> float:
+        """Seconds of the budget."""
+        return self.end - time.monotonic()
+
+    def together(self, steps: Iterable[Step], at_once: int = 1) -> list[Outcome]:
+        """Run steps, so many at a time."""
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            outcomes = list(pool.map(self._run, steps))
+        self.outcomes += outcomes
+        with (self.out / "steps.jsonl").open("a", encoding="utf-8") as file:
+            for outcome in outcomes:
+                file.write(json.dumps(asdict(outcome), allow_nan=False) + "\n")
+        return outcomes
+
+    def _run(self, step: Step) -> Outcome:
+        start = time.monotonic()
+        status, detail = self._attempt(step)
+        seconds = round(time.monotonic() - start, 1)
+        outcome = Outcome(step.name, step.backend, status, detail, seconds)
+        print(f"{step.name} {step.backend}: {status}, {seconds} s, {detail}", flush=True)
+        return outcome
+
+    def _attempt(self, step: Step) -> tuple[str, str]:
+        timeout = min(step.timeout, self.left)
+        if self.left < 1:
+            return "not run", "the budget is spent"
+        log = self.out / "logs" / f"{step.name}{'-' * bool(step.backend)}{step.backend}.txt"
+        with log.open("w", encoding="utf-8") as file:
+            try:
+                code = subprocess.run(
+                    step.command,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    timeout=timeout,
+                    check=False,
+                    env=os.environ | {"PYTHONPATH": _python_path(), "OMP_NUM_THREADS": "2"},
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return "timed out", f"after {timeout:.0f} s"
+            except OSError as error:
+                return "failed", str(error)
+        detail = _last_line(log)
+        if code < 0:
+            return "failed", f"signal {-code}: {detail}"
+        return {0: "ok", NOT_RUN: "not run"}.get(code, "failed"), detail
+
+
+def _python_path() -> str:
+    before = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(HERE.parent), *([before] if before else [])])
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else ""
+
+
+def devices() -> int:
+    """CUDA devices, as the driver itself tells."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def step(name: str, backend: str, out: Path, timeout: float, *before: str) -> Step:
+    """A step of `gpu_steps.py`, behind the command of a tool that watches it."""
+    arguments = (name, "--out", str(out), *(("--backend", backend) if backend else ()))
+    return Step(name, backend, (*before, *STEPS, *arguments), timeout)
+
+
+def check(run: Run, backends: Sequence[str]) -> None:
+    """All steps, in the order of what they are worth; what is timed has the machine to itself."""
+    several = max(1, (os.cpu_count() or 2) // 2)
+    run.together((step("conformance", name, run.out, 200) for name in backends), several)
+    run.together(
+        (
+            step(kind, name, run.out, 60)
+            for kind in ("nan-allocations", "side-stream", "graph")
+            for name in backends
+        ),
+        several,
+    )
+    run.together([step("ceilings", "", run.out, 60)])
+    _sanitize(run, [name for name in backends if name.startswith(OURS)])
+    for index, name in enumerate(backends):
+        run.together([step("times", name, run.out, run.left / (len(backends) - index))])
+
+
+def _sanitize(run: Run, backends: Sequence[str]) -> None:
+    """Watch the kernels of our own on a small set."""
+    sanitizer = shutil.which("compute-sanitizer")
+    for tool in SANITIZER_TOOLS:
+        if sanitizer is None:
+            outcome = Outcome(tool, "", "not run", "compute-sanitizer is not installed", 0.0)
+            run.outcomes.append(outcome)
+            continue
+        watch = (sanitizer, "--tool", tool, "--error-exitcode", "1")
+        steps = (step("small-set", name, run.out, 60, *watch) for name in backends)
+        named = [Step(tool, one.backend, one.command, one.timeout) for one in steps]
+        run.together(named, len(named) or 1)
+
+
+def table(run: Run) -> str:
+    """Every outcome on a line, and how many there are of each kind."""
+    rows = [("step", "backend", "status", "seconds", "")]
+    rows += [
+        (one.step, one.backend, one.status, f"{one.seconds:.1f}", one.detail)
+        for one in run.outcomes
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]
+        )
+        for row in rows
+    ]
+    counts = Counter(one.status for one in run.outcomes)
+    return "\n".join([*lines, ", ".join(f"{count} {kind}" for kind, count in counts.items())])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check everything; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the records")
+    parser.add_argument("--budget", type=float, default=BUDGET, metavar="S", help="seconds")
+    options = parser.parse_args(arguments)
+    run = Run(options.out.resolve(), options.budget)
+    (found,) = run.together([step("backends", "", run.out, 120)])
+    listed = run.out / "backends.json"
+    reasons = json.loads(listed.read_text("utf-8")) if listed.exists() else {}
+    count = devices()
+    for name, reason in reasons.items():
+        if count == 0:
+            reason = f"no CUDA device; {reason}"
+        if reason:
+            run.outcomes.append(Outcome("load", name, "not run", reason, 0.0))
+    if count:
+        check(run, [name for name, reason in reasons.items() if not reason])
+    print(f"\n{table(run)}")
+    if count == 0:
+        return NO_DEVICE
+    wrong = any(one.status in ("failed", "timed out") for one in run.outcomes)
+    return WRONG if wrong or found.status != "ok" else RIGHT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fullattention.backends.precision import DTYPES, standard
 from fullattention.conformance import check
 from fullattention.conformance.gradient_bound import exact_gradients, gradient_bound
 from fullattention.conformance.oracle import exact_attention
+from fullattention.layer import FullAttention
 
 RNG = np.random.default_rng(3)
 Q, K, V = (RNG.standard_normal(shape) for shape in ((2, 4, 2, 5), (2, 6, 2, 5), (2, 6, 2, 3)))
@@ -85,3 +87,32 @@ def test_a_right_pair_of_passes_is_conformant_through_autograd() -> None:
     assert sound.conformant, [one for one in sound.results if one.status == "failed"]
     tried = {one.requirement for one in sound.results if one.status == "passed"}
     assert {"G1", "G2", "G3", "P2", "P3"} <= tried
+
+
+def test_a_second_derivative_through_a_pair_of_passes_is_refused_and_never_left_out() -> None:
+    torch = pytest.importorskip("torch")
+    from tests.faulty_backward import backend_with
+
+    layer = FullAttention(False, attention_dropout=0.0, backend=backend_with("none"))
+    w = torch.eye(8, dtype=torch.float64, requires_grad=True)
+    x = torch.randn((2, 5, 3, 8), dtype=torch.float64, requires_grad=True)
+    y, _ = layer(x @ w, x, x, None)
+    (g,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="lacks double_backward"):
+        torch.autograd.grad(g.square().sum(), w)
+
+
+def test_a_lazily_negated_tensor_is_read_negated() -> None:
+    torch = pytest.importorskip("torch")
+    from fullattention.backends.torch_autograd import differentiable
+    from tests.faulty_backward import Passes
+
+    class ByMemory(Passes):
+        def forward(self, q: Any, k: Any, v: Any, *rest: Any, **options: Any) -> Any:
+            assert not any(x.is_neg() for x in (q, k, v))
+            return super().forward(q, k, v, *rest, **options)
+
+    negated = torch.randn((2, 5, 3, 8), dtype=torch.complex128).conj().imag
+    assert negated.is_neg()
+    attend = differentiable(ByMemory("none"))
+    attend(*(negated,) * 3, hidden=None, causal=False, scale=1.0, dropout=0.0, weights=False)

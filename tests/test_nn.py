@@ -262,6 +262,14 @@ def test_replace_keeps_settings_and_mode(knows: Any) -> None:
     assert not new.training
 
 
+def test_a_layer_with_hooks_is_left(knows: Any) -> None:
+    layer = UpstreamLayer(False)
+    layer.register_forward_hook(lambda module, arguments, result: result)
+    # The first hook of a process has the number 0.
+    layer._forward_hooks = type(layer._forward_hooks)({0: print})  # noqa: SLF001
+    assert "hooks" in replace(torch.nn.ModuleList([layer]))[0].reason
+
+
 def test_a_layer_that_the_model_shares_is_swapped_everywhere(knows: Any) -> None:
     shared = UpstreamLayer(False)
     model = torch.nn.ModuleList([shared, shared])

@@ -347,3 +347,13 @@ def test_torch_tensors_are_read_and_written_where_they_lie(dtype: str) -> None:
     )
     assert got.dtype == kind
     assert torch.equal(got, want)
+
+
+def test_a_tensor_without_memory_is_refused_and_not_read() -> None:
+    layer = FullAttention(False, attention_dropout=0.0, backend="numba-cpu-torch")
+    x = torch.randn(2, 5, 3, 8)
+    freed = torch.randn(2, 5, 3, 8)
+    freed.untyped_storage().resize_(0)
+    for wrong in (freed, torch._efficientzerotensor((2, 5, 3, 8))):  # noqa: SLF001 - no public way
+        with pytest.raises(RuntimeError, match=r"no memory|storage"):
+            layer(wrong, x, x, None)

@@ -68,7 +68,14 @@ _NOTHING = torch.empty(0)
 
 
 def _address(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+    if tensor is None:
+        return 0
+    address = tensor.data_ptr()
+    if address == 0:  # reading there would end the process
+        raise RuntimeError(
+            "a tensor has no memory: it is fake, all zeros without storage, or freed"
+        )
+    return address
 
 
 def _plan(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from fullattention.backends.interface import Array, Attend
 
@@ -80,17 +79,34 @@ class _Attention(torch.autograd.Function):
         return out, a
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, g_out: torch.Tensor | None, g_weights: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         q, k, v, hidden, out, logsumexp = ctx.saved_tensors
-        g_out = torch.zeros_like(out) if g_out is None else g_out.contiguous()
-        g_weights = None if g_weights is None else g_weights.contiguous()
-        gradients = ctx.kernels.backward(
-            g_out, g_weights, q, k, v, hidden, out, logsumexp, ctx.options
+        g_out = torch.zeros_like(out) if g_out is None else g_out.resolve_neg().contiguous()
+        g_weights = None if g_weights is None else g_weights.resolve_neg().contiguous()
+        gradients = _Gradients.apply(  # type: ignore[no-untyped-call]
+            ctx.kernels, ctx.options, g_out, g_weights, q, k, v, hidden, out, logsumexp
         )
         return *gradients, None, None, None, None
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward pass as a function of its own, so that whoever differentiates it is told.
+
+    torch's `once_differentiable` cuts the graph instead: `torch.autograd.grad` then leaves out, in
+    silence, what would have come through here.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernels: Kernels, options: Options, *arrays: Any
+    ) -> tuple[torch.Tensor, ...]:
+        return kernels.backward(*arrays, options)  # type: ignore[call-arg]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> None:
+        raise RuntimeError(f"lacks double_backward: {ONCE}")
 
 
 def differentiable(kernels: Kernels) -> Attend:
@@ -112,6 +128,8 @@ def differentiable(kernels: Kernels) -> Attend:
     ) -> tuple[Array, Array | None]:
         seed = int(torch.randint(LARGEST_SEED, ())) if dropout > 0 else 0
         options = Options(causal=causal, scale=scale, dropout=dropout, seed=seed)
+        # A lazy negation is no part of the memory that kernels read.
+        q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
             out, a = _Attention.apply(q, k, v, hidden, kernels, options, weights)  # type: ignore[no-untyped-call]
         else:

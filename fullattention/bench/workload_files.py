@@ -10,10 +10,10 @@ from pathlib import Path
 from fullattention.bench.workloads import Workload
 
 
-def write_workloads(path: Path, workloads: Iterable[Workload]) -> None:
+def write_workloads(path: Path | str, workloads: Iterable[Workload]) -> None:
     """Write workloads so that `bench --workloads FILE` reads them."""
     entries = [dataclasses.asdict(workload) for workload in workloads]
-    path.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+    Path(path).write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
 
 
 def read_workloads(path: Path) -> list[Workload]:

@@ -123,7 +123,7 @@ def _difference(module: Any) -> str:
         return "its dropout is no torch.nn.Dropout"
     if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
         return "it has parameters or buffers of its own"
-    if any(module._forward_hooks) or any(module._forward_pre_hooks):  # noqa: SLF001 - no public way
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:  # noqa: SLF001 - no public way
         return "it has hooks, which the drop-in would lose"
     return next(_failed_trials(module), "")
 

@@ -225,15 +225,13 @@ def name(node: ast.AST) -> Iterator[ast.AST]:
                 yield ast.Name(new, node.ctx)
 
 
-STATEMENTS = (
-    *(ast.Assign, ast.AnnAssign, ast.AugAssign),
-    *(ast.Expr, ast.For, ast.Return, ast.Raise),
-)
+STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.For, ast.Return, ast.Raise)
 
 
 def deletion(node: ast.AST) -> Iterator[ast.AST]:
     """A statement left out."""
-    if isinstance(node, STATEMENTS):
+    is_declaration = isinstance(node, ast.AnnAssign) and node.value is None
+    if isinstance(node, STATEMENTS) and not is_declaration:
         yield ast.Pass()
 
 

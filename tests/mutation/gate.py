@@ -25,7 +25,7 @@ class Outcome:
 
 
 def read_equivalent(path: Path = EQUIVALENT) -> dict[str, str]:
-    """The mutants that no caller can tell from the original: id -> reason.
+    """The mutants that break no requirement: id -> reason.
 
     Raises:
         ValueError: an entry is no reason with its mutants, or one is there twice.

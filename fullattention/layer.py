@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fullattention.backends.errors import InvalidInputError
-from fullattention.backends.interface import Array, Arrays, Backend, MaskedRows, dtype_name
+from fullattention.backends.interface import Array, Arrays, Backend, MaskedRows, Sizes, dtype_name
 from fullattention.backends.registry import load
 
 SMALLEST, LARGEST = 2.0**-126, 3.4028234663852886e38
 """Float32's normal numbers."""
-
-
-class Sizes(NamedTuple):
-    """Lengths of the axes: batch, queries, keys, heads, features of q and k, columns of v."""
-
-    B: int
-    L: int
-    S: int
-    H: int
-    E: int
-    D: int
 
 
 class Policy:

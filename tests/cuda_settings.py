@@ -9,7 +9,8 @@ import itertools
 from collections.abc import Iterator
 
 from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, Setting, source
-from fullattention.backends.cupy_kernels.launch import Limits, Sizes, forward_kernel, plan
+from fullattention.backends.cupy_kernels.launch import Limits, forward_kernel, plan
+from fullattention.backends.interface import Sizes
 from fullattention.bench.workloads import CATALOGUE
 from tests.nvrtc import Usage, compile_for
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from fullattention.backends import Backend, standard
+from fullattention.backends.passes import Options
 from fullattention.backends.torch_arrays import ARRAYS, seed
-from fullattention.backends.torch_autograd import ONCE, Options, differentiable
+from fullattention.backends.torch_autograd import ONCE, differentiable
 
 
 class Passes:

@@ -18,6 +18,7 @@ import pytest
 from numba import cuda
 from numba.cuda import dispatcher
 
+from fullattention.backends.interface import Sizes
 from fullattention.backends.numba_cuda import DTYPES
 from fullattention.backends.numba_cuda_kernels.kernels import (
     CAUSAL,
@@ -34,7 +35,6 @@ from fullattention.backends.numba_cuda_kernels.launch import (
     DEVICE,
     MOST_SHARED,
     Plan,
-    Sizes,
     forward_plan,
     memory,
     real_size,

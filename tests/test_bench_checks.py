@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from fullattention.backends import load, precision
+from fullattention.backends.interface import Sizes
 from fullattention.bench.inputs import SEED, SETS, InputPool
 from fullattention.bench.modes import MODES, Inputs, Results, make_call
 from fullattention.bench.spot_check import PAIRS, QUERIES, SpotCheck, sample
 from fullattention.bench.workloads import Workload, parse_shape
 from fullattention.conformance.subject import Subject, from_backend
-from fullattention.layer import Sizes
 from tests.bench_fakes import subject
 
 SMALL = parse_shape("2,5,7,3,4,6")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fullattention.backends import UnsupportedError
+from fullattention.backends.interface import Sizes
 from fullattention.bench import ceilings
 from fullattention.bench.ceilings import Rates, floors, impossible, measure
 from fullattention.bench.modes import MODES, Inputs, applies, build_layer, hidden_keys, make_call
 from fullattention.bench.work import Work, work
 from fullattention.bench.workloads import CATALOGUE, Workload, parse_shape
-from fullattention.layer import Sizes
 from tests.bench_fakes import FakeClock, subject
 
 CROSS = parse_shape("2,5,7,3,4,6")

@@ -12,13 +12,14 @@ import pytest
 
 from fullattention import FullAttention, UnavailableError, load, names
 from fullattention.backends import Backend, Precision, flash, prescaled, standard, stored
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import DTYPES, UNIT_ROUNDOFF
 from fullattention.conformance import masks
 from fullattention.conformance.bound import Expected, attention_bound, error_over_bound, ratios
 from fullattention.conformance.case import Case, check_case, inputs
 from fullattention.conformance.data import REGIMES
 from fullattention.conformance.subject import Subject, load_subject
-from fullattention.layer import Sizes, resolve_scale
+from fullattention.layer import resolve_scale
 from tests.zoo.attending import Call, Plain, Tiled, product, right, scores
 from tests.zoo.faulty.precision import to_tf32
 from tests.zoo.specimen import backend, tiled

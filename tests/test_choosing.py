@@ -12,13 +12,13 @@ import pytest
 
 import fullattention
 from fullattention.backends import load
+from fullattention.backends.interface import Sizes
 from fullattention.bench.workload_files import write_workloads
 from fullattention.bench.workloads import Workload
 from fullattention.choosing.choice import Known, NothingMeasuredError, Request, known_here, rank
 from fullattention.choosing.regret import regrets
 from fullattention.choosing.store import Store
 from fullattention.cli import main
-from fullattention.layer import Sizes
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Choice, Comparison, Option, Timing
 from fullattention.reports.marked import with_marked

@@ -199,7 +199,7 @@ def test_shared_memory_starts_as_nan() -> None:
 
 def test_the_backend_differs_from_the_real_one_in_its_runtime_alone() -> None:
     emulated = backends.numpy_first_to_last("cpu")
-    assert emulated.seed is fused.seed
+    assert emulated.seed is numpy_arrays.seed
     assert emulated.arrays is numpy_arrays.ARRAYS
     assert dict(emulated.precision) == {
         dtype: fused.precision(dtype) for dtype in emulated.precision

@@ -13,12 +13,12 @@ from fullattention.backends.cupy_kernels.launch import (
     WARP,
     Launch,
     Limits,
-    Sizes,
     check,
     forward_kernel,
     plan,
 )
 from fullattention.backends.errors import LimitError
+from fullattention.backends.interface import Sizes
 from fullattention.bench.workloads import CATALOGUE
 
 H200 = Limits(threads=1024, shared=227 * 1024, tensor_cores=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fullattention import Backend, UnavailableError, load
 from fullattention.backends import numpy_matmul
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import DTYPES, stored
 from fullattention.backends.registry import BUILT_IN
 from fullattention.conformance import masks
@@ -30,7 +31,6 @@ from fullattention.conformance.fuzz import (
 )
 from fullattention.conformance.layouts import LAYOUTS
 from fullattention.conformance.poison import POISONS
-from fullattention.layer import Sizes
 
 
 def draw(seed: int, dtype: str = "float32", avoid: frozenset[str] = frozenset()) -> Case:

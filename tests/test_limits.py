@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from fullattention.backends import Backend
-from fullattention.backends.interface import Array
+from fullattention.backends.interface import Array, Sizes
 from fullattention.conformance.case import Case, Failed, NotHere
 from fullattention.conformance.limits import far_apart, many_elements, require_memory
 from fullattention.conformance.subject import load_subject
-from fullattention.layer import Sizes
 from tests.zoo.attending import Call, Result, right
 from tests.zoo.specimen import backend
 

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="numba-cuda is not installed: nox installs it")
 
 from fullattention.backends.errors import LimitError
+from fullattention.backends.interface import Sizes
 from fullattention.backends.numba_cuda import DTYPES
 from fullattention.backends.numba_cuda_kernels.kernels import (
     Constants,
@@ -23,7 +24,6 @@ from fullattention.backends.numba_cuda_kernels.launch import (
     MOST_BLOCKS,
     SIMULATOR,
     Plan,
-    Sizes,
     Tuning,
     forward_plan,
     tiles_plan,

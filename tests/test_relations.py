@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fullattention.backends import UnavailableError
-from fullattention.backends.interface import Array
+from fullattention.backends.interface import Array, Sizes
 from fullattention.backends.precision import DTYPES
 from fullattention.conformance import arguments, relations
 from fullattention.conformance.call import call_of, expected_of
@@ -22,7 +22,6 @@ from fullattention.conformance.contract import SECTION_OF
 from fullattention.conformance.relations import CAUSAL, PROPERTIES, RELATIONS
 from fullattention.conformance.subject import Subject, load_subject
 from fullattention.conformance.trial import run_check
-from fullattention.layer import Sizes
 from tests.zoo.attending import Plain, right, scores
 from tests.zoo.faulty.backends import FAULTY_BACKENDS
 from tests.zoo.faulty.layers import FAULTY_LAYERS

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from fullattention.backends.interface import Sizes
 from fullattention.choosing.model import FEWEST, fit
-from fullattention.layer import Sizes
 
 SHAPES = [
     Sizes(B, L, L, H, E, E) for B, L, H, E in itertools.product((8, 64), (8, 96), (2, 8), (8, 64))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fullattention.backends.interface import Sizes
 from fullattention.bench.workloads import CATALOGUE, DEFAULT, Workload, parse_shape, select
-from fullattention.layer import Sizes
 from tests.test_import import packages_loaded_by
 
 GRID_LIMIT = 65_535

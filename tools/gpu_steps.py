@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends import UnavailableError, UnsupportedError, load, names
-from fullattention.backends.interface import Array, Backend
+from fullattention.backends.interface import Array, Backend, Sizes
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.modes import MODES, Results, applies, make_call
 from fullattention.bench.spot_check import SpotCheck, sample
@@ -32,7 +32,6 @@ from fullattention.conformance import case as cases
 from fullattention.conformance import layouts
 from fullattention.conformance.subject import Subject, from_backend
 from fullattention.conformance.suite import check
-from fullattention.layer import Sizes
 from fullattention.records import Verdict, write
 
 DEVICE = "cuda"

@@ -12,14 +12,19 @@ import numpy as np
 
 from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.errors import UnavailableError
-from fullattention.backends.interface import Array, Backend, Shape, dtype_name
+from fullattention.backends.interface import (
+    Array,
+    Backend,
+    Shape,
+    broadcast_strides,
+    dtype_name,
+)
 from fullattention.backends.precision import (
     DTYPES,
-    SMALLEST_SUBNORMAL,
-    UNIT_ROUNDOFF,
     Precision,
     accumulator,
     standard,
+    tensor_cores,
 )
 from fullattention.backends.staged import Stages, attend_in
 
@@ -131,13 +136,6 @@ def _power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def mask_strides(hidden: Array) -> tuple[int, ...]:
-    """Strides of a mask along (B, H, L, S): 0 where one entry serves the whole axis."""
-    return tuple(
-        stride if size > 1 else 0 for stride, size in zip(hidden.strides, hidden.shape, strict=True)
-    )
-
-
 def compile_options(score: str, weight: str, S: int) -> tuple[str, ...]:
     """What the softmax kernel is compiled with, for rows of S scores."""
     types = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
@@ -183,7 +181,14 @@ def _softmax(
     rows = B * H * L
     number = scores.dtype.type
     nothing, anywhere = np.uintp(0), (0, 0, 0, 0)
-    mask = (nothing, *anywhere) if hidden is None else (hidden, *mask_strides(hidden))
+    mask = (
+        (nothing, *anywhere)
+        if hidden is None
+        else (
+            hidden,
+            *broadcast_strides(hidden.shape, hidden.strides),
+        )
+    )
     kernel = _kernel(compile_options(dtype_name(scores), dtype_name(weights), S))
     kernel(
         (-(-rows // (BLOCK // lanes)),),
@@ -244,15 +249,7 @@ def _uniform(shape: Shape) -> Array:
 
 def precision(dtype: str) -> Precision:
     """Half types: tensor cores truncate in sums, and weights are stored between the stages."""
-    model = standard(dtype)
-    if dtype in ("float32", "float64"):
-        return model
-    return replace(
-        model,
-        u_acc=2 * model.u_acc,
-        u_weights=UNIT_ROUNDOFF[dtype],
-        eta_weights=max(SMALLEST_SUBNORMAL[dtype] / 2, 2.0**-126),
-    )
+    return tensor_cores(standard(dtype), dtype)
 
 
 def backend(device: str) -> Backend:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +18,18 @@ Array = Any
 """An array of a backend's own library."""
 
 Shape = tuple[int, ...]
+
+
+class Sizes(NamedTuple):
+    """Lengths of the axes: batch, queries, keys, heads, features of q and k, columns of v."""
+
+    B: int
+    L: int
+    S: int
+    H: int
+    E: int
+    D: int
+
 
 MaskedRows = Literal["nan", "zero"]
 """What a row of V and of the weights holds when every key is hidden from its query."""
@@ -212,6 +224,11 @@ def _refuse_unknown(name: str, given: Mapping[str, object], known: tuple[str, ..
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(f"{name} has {', '.join(unknown)}: known are {', '.join(known)}")
+
+
+def broadcast_strides(shape: Shape, strides: Shape) -> Shape:
+    """Strides of an array as broadcasting reads it: 0 along each axis of size 1."""
+    return tuple(0 if n == 1 else step for n, step in zip(shape, strides, strict=True))
 
 
 def dtype_name(array: Array) -> str:

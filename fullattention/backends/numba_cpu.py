@@ -16,7 +16,13 @@ import numpy as np
 
 from fullattention.backends import numpy_arrays
 from fullattention.backends.errors import UnavailableError
-from fullattention.backends.interface import Array, Backend, Shape, dtype_name
+from fullattention.backends.interface import (
+    Array,
+    Backend,
+    Shape,
+    broadcast_strides,
+    dtype_name,
+)
 from fullattention.backends.numba_cpu_kernels import memory
 from fullattention.backends.numba_cpu_kernels.call import Factors
 from fullattention.backends.numba_cpu_kernels.entry import kernels
@@ -109,7 +115,7 @@ def plan(
     layout = (
         *(H, L, S, E, D),
         *(step * step_size for strides in steps for step in strides),
-        *((0,) * 4 if hidden is None else _broadcast(*hidden)),
+        *((0,) * 4 if hidden is None else broadcast_strides(*hidden)),
         *(B * H, chunk, kind, size),
         *(int(causal), min(round(dropout * 2**32), 2**32 - 1)),
     )
@@ -124,11 +130,6 @@ def plan(
         ),
         layout,
     )
-
-
-def _broadcast(shape: Shape, strides: Shape) -> Shape:
-    """A mask is broadcast by a stride of 0 along each axis of size 1."""
-    return tuple(0 if n == 1 else step for n, step in zip(shape, strides, strict=True))
 
 
 def _chunk(L: int, pairs: int, threads: int) -> int:

@@ -9,7 +9,7 @@ import torch
 from fullattention.backends import torch_autograd
 from fullattention.backends.interface import Array, Attend, dtype_name
 from fullattention.backends.numba_cpu import Direction, Plan, plan
-from fullattention.backends.torch_autograd import Options
+from fullattention.backends.passes import Options
 
 
 def attend(*tensors: Array, **options: Any) -> tuple[Array, Array | None]:

@@ -64,7 +64,7 @@ def require_device(backend: str, device: str) -> str:
 def backend(device: str) -> Backend:
     """The kernels on Numba device arrays."""
     version = require_device(NAME, device)
-    from fullattention.backends import numba_cuda_arrays
+    from fullattention.backends import numba_cuda_arrays, numpy_arrays
     from fullattention.backends.numba_cuda_kernels import passes
 
     return Backend(
@@ -73,7 +73,7 @@ def backend(device: str) -> Backend:
         attend=attributed(NAME, passes.attend),
         arrays=numba_cuda_arrays.ARRAYS,
         device=device,
-        seed=passes.seed,
+        seed=numpy_arrays.seed,
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,

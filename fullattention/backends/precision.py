@@ -112,6 +112,16 @@ def flash(dtype: str, *, tile: int = 16) -> Precision:
     model = replace(standard(dtype), u_in=0.0, exp_ulp=20.0, tile=tile)
     if dtype in ("float32", "float64"):
         return replace(model, u_in=UNIT_ROUNDOFF[dtype])
+    return tensor_cores(model, dtype)
+
+
+def tensor_cores(model: Precision, dtype: str) -> Precision:
+    """A model whose products of half types go by tensor cores.
+
+    Their sums are truncated, and they take weights of the values' own type.
+    """
+    if dtype in ("float32", "float64"):
+        return model
     return replace(
         model,
         u_acc=2 * model.u_acc,

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from fullattention.backends.interface import Array, Attend
+from fullattention.backends.passes import Options
 
 LARGEST_SEED = 2**63 - 1
 
 ONCE = "its backward kernels have no derivative"
 """Why a backend of such kernels lacks double_backward."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What both passes are told besides their arrays."""
-
-    causal: bool
-    scale: float
-    dropout: float
-    seed: int
-    """Which weights are dropped depends on it and on the weight's place alone, so that the
-    backward pass can drop the same ones. 0 where nothing is dropped."""
 
 
 class Kernels(Protocol):

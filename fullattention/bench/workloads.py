@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import DTYPES
-from fullattention.layer import Sizes
 from fullattention.records import Mask, Mode
 
 

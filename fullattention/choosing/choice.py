@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fullattention.backends import Backend, UnavailableError, load, names
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import DTYPES
 from fullattention.choosing.hardware_key import hardware_key
 from fullattention.choosing.model import fit
 from fullattention.choosing.store import Store
-from fullattention.layer import Sizes
 from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Choice, Comparison, Environment, Mask, Mode, Option, Timing

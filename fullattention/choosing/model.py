@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fullattention.layer import Sizes
+from fullattention.backends.interface import Sizes
 
 FEWEST = 4
 """Measured shapes without which nothing is told: a trend in four sizes has five unknowns, and a

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fullattention.backends.interface import Sizes
 from fullattention.choosing.choice import Known, NothingMeasuredError, Request, rank
-from fullattention.layer import Sizes
 from fullattention.records import Timing
 
 

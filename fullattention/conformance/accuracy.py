@@ -10,12 +10,12 @@ import math
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import Precision
 from fullattention.conformance.bound import expected_within, ratios
 from fullattention.conformance.case import Case, Failed, compare, exact, expected, inputs, run
 from fullattention.conformance.check import Checks, Evidence, case_check
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 SUSPICIOUS, WRONG = 4.0, 10.0
 """Root mean square error over that of a simulation: honest ones lie between 0.4 and 8."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance.data import Inputs, numpy_dtype
-from fullattention.layer import Sizes
 
 GATHER_SCALE = 512.0
 """Apart from the right key, every key scores at least 2 less; times this, exp gives exactly 0."""

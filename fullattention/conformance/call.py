@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.errors import UnsupportedError
-from fullattention.backends.interface import MaskedRows, dtype_name
+from fullattention.backends.interface import MaskedRows, Sizes, dtype_name
 from fullattention.conformance import layouts, masks
 from fullattention.conformance.bound import Expected, attention_bound
 from fullattention.conformance.case import Answer, Case, Refused, answer, as_mask, inputs
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes, resolve_scale
+from fullattention.layer import resolve_scale
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from fullattention.backends.interface import Array, MaskedRows, dtype_name
+from fullattention.backends.interface import Array, MaskedRows, Sizes, dtype_name
 from fullattention.backends.precision import Precision
 from fullattention.conformance import data, layouts, masks
 from fullattention.conformance.bound import Expected, expected_within, ratios
 from fullattention.conformance.oracle import Exact, exact_attention
 from fullattention.conformance.poison import POISONS
 from fullattention.conformance.subject import Layer, Subject
-from fullattention.layer import Sizes, resolve_scale
+from fullattention.layer import resolve_scale
 
 DISTINCT = Sizes(2, 5, 7, 3, 11, 13)
 """Every axis another length, so that no two can be mistaken for each other."""

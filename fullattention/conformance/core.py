@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.errors import UnsupportedError
-from fullattention.backends.interface import Array
+from fullattention.backends.interface import Array, Sizes
 from fullattention.backends.precision import DTYPES
 from fullattention.conformance import addresses, layouts, masks
 from fullattention.conformance.bound import Expected, attention_bound
@@ -33,7 +33,7 @@ from fullattention.conformance.case import (
 from fullattention.conformance.check import Check, Checks, case_check
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes, resolve_scale
+from fullattention.layer import resolve_scale
 
 CALLS = 30
 """More than the number of calls after which any known stateful fault shows."""

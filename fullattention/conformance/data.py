@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import SMALLEST_SUBNORMAL
-from fullattention.layer import Sizes
 
 Inputs = tuple[np.ndarray, np.ndarray, np.ndarray]
 Regime = Callable[[np.random.Generator, Sizes, str], Inputs]

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import Precision
 from fullattention.conformance import addresses, masks
 from fullattention.conformance.bound import Expected
@@ -31,7 +32,6 @@ from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.core import refuses
 from fullattention.conformance.subject import Layer, Subject
 from fullattention.conformance.weights import compare_product
-from fullattention.layer import Sizes
 
 EXPONENT = 32.0
 """Strictness of every statistical limit: an honest candidate exceeds one in 4e13 of them."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance.conditions import narrowest
 from fullattention.conformance.masks import OFF
 from fullattention.conformance.observation import Observation, Trial
 from fullattention.conformance.probes import Probe
-from fullattention.layer import Sizes
 
 LONGEST = 100
 """Characters of an error message that are shown."""

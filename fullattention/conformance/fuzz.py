@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fullattention.backends.interface import Backend
+from fullattention.backends.interface import Backend, Sizes
 from fullattention.backends.precision import DTYPES
 from fullattention.conformance import masks
 from fullattention.conformance.case import Case
@@ -21,7 +21,6 @@ from fullattention.conformance.layouts import EXPANDED_AXIS, LAYOUTS
 from fullattention.conformance.poison import POISONS
 from fullattention.conformance.subject import Subject, load_subject
 from fullattention.conformance.trial import run_check
-from fullattention.layer import Sizes
 from fullattention.records import Result
 
 MOST_PRODUCTS = 2_000_000

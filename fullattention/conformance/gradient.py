@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fullattention.backends.interface import Array
+from fullattention.backends.interface import Array, Sizes
 from fullattention.conformance import addresses, masks
 from fullattention.conformance.case import (
     DISTINCT,
@@ -28,7 +28,6 @@ from fullattention.conformance.gradient_bound import (
 )
 from fullattention.conformance.oracle import exact_attention
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 DROPOUT = 0.5
 EDGES = (1, 16, 33, 64, 65, 129)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fullattention.backends.interface import Array
+from fullattention.backends.interface import Array, Sizes
 from fullattention.conformance import masks
 from fullattention.conformance.case import (
     Case,
@@ -30,7 +30,6 @@ from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.core import overwrite
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 if sys.platform == "linux":
     import resource

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance import addresses, layouts, masks
 from fullattention.conformance.case import (
     DISTINCT,
@@ -28,7 +29,6 @@ from fullattention.conformance.case import (
 from fullattention.conformance.check import Check, Checks, case_check
 from fullattention.conformance.core import refuses, refuses_case
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 SHAPES = (
     "", "S", "1", "LS", "L1", "1S", "HLS", "1LS", "H1S",

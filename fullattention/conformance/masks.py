@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fullattention.layer import Sizes
+from fullattention.backends.interface import Sizes
 
 OFF = "off"
 """mask_flag is off."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance import core, dropout, gradient, masks
 from fullattention.conformance.case import (
     Case,
@@ -27,7 +28,6 @@ from fullattention.conformance.case import (
 )
 from fullattention.conformance.check import Check, Checks, Evidence, Trial, case_check
 from fullattention.conformance.subject import Layer, Subject
-from fullattention.layer import Sizes
 
 AUTOCAST = "bfloat16"
 """What autocast casts to where the case's own dtype does not say it."""

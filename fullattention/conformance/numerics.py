@@ -7,6 +7,7 @@ import functools
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance import addresses, masks
 from fullattention.conformance.case import (
     DISTINCT,
@@ -20,7 +21,6 @@ from fullattention.conformance.check import Check, Checks, case_check
 from fullattention.conformance.core import gather
 from fullattention.conformance.data import REGIMES
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 EXTREME = {"float64": 2.0**500, "float32": 2.0**60, "float16": 2.0**6, "bfloat16": 2.0**60}
 """q and k whose scores, 8 squares, are the largest that a dtype holds with room to spare."""

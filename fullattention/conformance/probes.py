@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance import addresses, masks
 from fullattention.conformance.call import Call, call_of
 from fullattention.conformance.case import Case
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 
 @dataclass(frozen=True, kw_only=True)

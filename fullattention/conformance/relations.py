@@ -13,13 +13,13 @@ from types import MappingProxyType
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import Precision
 from fullattention.conformance import addresses, masks
 from fullattention.conformance.call import Call, ask, call_of, expected_of
 from fullattention.conformance.case import Case, Failed, compare
 from fullattention.conformance.check import Check, Checks, Trial, case_check
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 Change = Callable[[Call], Call]
 Follows = Callable[[np.ndarray], np.ndarray]

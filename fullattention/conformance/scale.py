@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance import masks
 from fullattention.conformance.case import Case, answer, expected_of, judge, layer_for, put
 from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 
 def checks(dtype: str, primary: bool) -> Checks:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fullattention.backends.interface import MaskedRows
+from fullattention.backends.interface import MaskedRows, Sizes
 from fullattention.conformance.call import Call
-from fullattention.layer import Sizes
 
 Array = np.ndarray
 Operands = tuple[Array, Array, Array]

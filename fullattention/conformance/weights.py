@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance import masks
 from fullattention.conformance.bound import Expected
 from fullattention.conformance.case import (
@@ -21,7 +22,6 @@ from fullattention.conformance.case import (
 )
 from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.subject import Subject
-from fullattention.layer import Sizes
 
 
 def checks(dtype: str, primary: bool) -> Checks:

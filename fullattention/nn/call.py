@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fullattention.layer import Sizes
+from fullattention.backends.interface import Sizes
 from fullattention.records import Mask, Mode
 
 

@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
-
+from fullattention.backends import numpy_arrays
 from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.cupy_kernels.kernels import FORWARD_STEP
 from fullattention.backends.cupy_kernels.passes import FusedKernels, Runtime
 from fullattention.backends.interface import Array, Arrays, Attend, Backend
-from fullattention.backends.precision import (
-    DTYPES,
-    SMALLEST_SUBNORMAL,
-    UNIT_ROUNDOFF,
-    Precision,
-    standard,
-)
-
-_generator = np.random.default_rng()
-
-
-def seed(value: int) -> None:
-    """Restart the generator that the seeds of dropout are drawn from."""
-    global _generator  # noqa: PLW0603 - one stream per process, as in the frameworks
-    _generator = np.random.default_rng(value)
+from fullattention.backends.passes import Options
+from fullattention.backends.precision import DTYPES, Precision, standard, tensor_cores
 
 
 def precision(dtype: str) -> Precision:
     """How the kernels round: inside in float32 (float64 for float64), with an online softmax."""
-    model = replace(standard(dtype), tile=FORWARD_STEP)
+    model = tensor_cores(replace(standard(dtype), tile=FORWARD_STEP), dtype)
     if dtype == "float64":
         return model
-    if dtype != "float32":
-        # Tensor cores truncate sums, and take weights of the elements' own type.
-        model = replace(
-            model,
-            u_acc=2 * model.u_acc,
-            u_weights=UNIT_ROUNDOFF[dtype],
-            eta_weights=max(SMALLEST_SUBNORMAL[dtype] / 2, 2.0**-126),
-        )
     # CuPy has subnormal float32 numbers flushed to zero: those read as well as those written.
     return replace(model, eta_out=max(model.eta_out, 2.0**-125))
-
-
-@dataclass(frozen=True)
-class _Options:
-    causal: bool
-    scale: float
-    dropout: float
-    seed: int
 
 
 def attend_by(kernels: FusedKernels) -> Attend:
@@ -67,8 +37,8 @@ def attend_by(kernels: FusedKernels) -> Attend:
         dropout: float,
         weights: bool,
     ) -> tuple[Array, Array | None]:
-        drawn = int(_generator.integers(2**63)) if dropout > 0 else 0
-        options = _Options(causal, scale, dropout, drawn)
+        seed = numpy_arrays.draw_seed() if dropout > 0 else 0
+        options = Options(causal=causal, scale=scale, dropout=dropout, seed=seed)
         out, a, _ = kernels.forward(q, k, v, hidden, options, weights=weights)
         return out, a
 
@@ -86,7 +56,13 @@ def without_gradient(
 ) -> Backend:
     """The backend for arrays of a library that does not differentiate."""
     return _backend(
-        name, attend_by(FusedKernels(name, runtime)), arrays, device, version, seed, lacks
+        name,
+        attend_by(FusedKernels(name, runtime)),
+        arrays,
+        device,
+        version,
+        numpy_arrays.seed,
+        lacks,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from fullattention.backends.cupy_kernels.kernels import (
     BACKWARD_STEP,
@@ -16,6 +15,7 @@ from fullattention.backends.cupy_kernels.kernels import (
     Setting,
 )
 from fullattention.backends.errors import LimitError
+from fullattention.backends.interface import Sizes
 
 WARP = 32
 
@@ -39,17 +39,6 @@ TENSOR_QUERIES, TENSOR_KEYS, TENSOR_PAD = 64, 64, 8
 
 BUSY = 64 * 1024
 """Threads that keep a large GPU busy; with fewer, a row is shared by more of them."""
-
-
-class Sizes(NamedTuple):
-    """Lengths of the axes of a call."""
-
-    B: int
-    L: int
-    S: int
-    H: int
-    E: int
-    D: int
 
 
 @dataclass(frozen=True, kw_only=True)

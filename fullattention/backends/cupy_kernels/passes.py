@@ -12,12 +12,13 @@ from fullattention.backends.cupy_kernels.kernels import ARRAYS, ELEMENTS, ROWS, 
 from fullattention.backends.cupy_kernels.launch import (
     Launch,
     Limits,
-    Sizes,
     forward_kernel,
     plan,
 )
 from fullattention.backends.errors import LimitError, UnsupportedError
-from fullattention.backends.interface import Array, Shape, dtype_name
+from fullattention.backends.interface import Array, Shape, Sizes, broadcast_strides, dtype_name
+from fullattention.backends.passes import Options
+from fullattention.backends.precision import accumulator
 
 NO_ARRAY, NO_TABLE = (0,) * 6, (0,) * 5
 """The fields of an array that a call does not have."""
@@ -46,26 +47,6 @@ class Runtime(Protocol):
 
     def launch(self, launch: Launch, call: np.ndarray, like: Array) -> None:
         """Queue a kernel on the current stream of the device of an array."""
-
-
-class Options(Protocol):
-    """What both passes are told besides their arrays; `torch_autograd.Options` is one."""
-
-    @property
-    def causal(self) -> bool:
-        """Whether keys s > l are hidden."""
-
-    @property
-    def scale(self) -> float:
-        """Factor on the scores."""
-
-    @property
-    def dropout(self) -> float:
-        """Probability of dropping a weight."""
-
-    @property
-    def seed(self) -> int:
-        """Which weights are dropped depends on it, and on the weight's place."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +79,7 @@ class FusedKernels:
         launch = self._plan(kernel, q, sizes, extras=extras)
         out = self.runtime.empty((B, L, H, D), dtype, q)
         a = self.runtime.empty((B, H, L, S), dtype, q) if weights else None
-        kept = self.runtime.empty((2, B, H, L), _real(dtype), q)
+        kept = self.runtime.empty((2, B, H, L), accumulator(dtype), q)
         arrays = {"q": q, "k": k, "v": v, "out": out}
         rows = {"maximum": kept[0], "inverse": kept[1]}
         call = self._call(launch, sizes, options, arrays, hidden, a, rows)
@@ -128,7 +109,7 @@ class FusedKernels:
         dq = self.runtime.empty((B, L, H, E), dtype, q)
         dk = self.runtime.empty((B, S, H, E), dtype, q)
         dv = self.runtime.empty((B, S, H, D), dtype, q)
-        slope = self.runtime.empty((B, H, L), _real(dtype), q)
+        slope = self.runtime.empty((B, H, L), accumulator(dtype), q)
         arrays = {"q": q, "k": k, "v": v, "out": g_out, "dq": dq, "dk": dk, "dv": dv}
         rows = {"maximum": logsumexp[0], "inverse": logsumexp[1], "slope": slope}
         for launch in launches:  # in this order: the second reads the first one's slope
@@ -159,7 +140,7 @@ class FusedKernels:
         for name in ARRAYS:
             values += _array(view(arrays[name]), launch.setting) if name in arrays else NO_ARRAY
         for table in (hidden, weights):
-            values += _table(view(table), sizes) if table is not None else NO_TABLE
+            values += _table(view(table)) if table is not None else NO_TABLE
         values += (view(rows[name]).address if name in rows else 0 for name in ROWS)
         values += sizes
         values += (options.causal, launch.heads_log2, launch.tile, launch.row_blocks)
@@ -178,11 +159,6 @@ def _has_extras(hidden: Array | None, options: Options) -> bool:
     return hidden is not None or options.dropout > 0
 
 
-def _real(dtype: str) -> str:
-    """The dtype that sums are kept in."""
-    return "float64" if dtype == "float64" else "float32"
-
-
 def _array(view: View, setting: Setting) -> tuple[int, ...]:
     """The fields of an `Array` of elements.cuh."""
     size = view.shape[3]
@@ -194,14 +170,6 @@ def _array(view: View, setting: Setting) -> tuple[int, ...]:
     return (view.address, b, t, h, e, aligned and e == 1)
 
 
-def _table(view: View, sizes: Sizes) -> tuple[int, ...]:
-    """The fields of a `Table` of elements.cuh.
-
-    An axis of length 1 is read at its only place, however long the scores' axis is.
-    """
-    full = (sizes.B, sizes.H, sizes.L, sizes.S)
-    steps = (
-        stride if own == length else 0
-        for stride, own, length in zip(view.strides, view.shape, full, strict=True)
-    )
-    return (view.address, *steps)
+def _table(view: View) -> tuple[int, ...]:
+    """The fields of a `Table` of elements.cuh."""
+    return (view.address, *broadcast_strides(view.shape, view.strides))

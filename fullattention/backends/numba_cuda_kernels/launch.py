@@ -6,13 +6,13 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba import cuda
 from numba.core import types
 
 from fullattention.backends.errors import LimitError
-from fullattention.backends.interface import Array
+from fullattention.backends.interface import Array, Sizes
 from fullattention.backends.numba_cuda_kernels.kernels import (
     CAUSAL,
     CHUNK,
@@ -40,17 +40,6 @@ REGISTERS = 512
 """Bytes of queries and sums that one thread may hold: half of its registers."""
 
 Factory = Callable[[Constants], Kernel]
-
-
-class Sizes(NamedTuple):
-    """Lengths of the axes."""
-
-    B: int
-    L: int
-    S: int
-    H: int
-    E: int
-    D: int
 
 
 @dataclass(frozen=True, kw_only=True)

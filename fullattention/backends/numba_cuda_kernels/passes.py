@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import cuda
 
-from fullattention.backends import numba_cuda_arrays
-from fullattention.backends.interface import Array, Shape, dtype_name
+from fullattention.backends import numba_cuda_arrays, numpy_arrays
+from fullattention.backends.interface import Array, Shape, Sizes, dtype_name
 from fullattention.backends.numba_cuda_kernels.kernels import (
     Constants,
     key_gradients,
@@ -19,7 +19,6 @@ from fullattention.backends.numba_cuda_kernels.kernels import (
 )
 from fullattention.backends.numba_cuda_kernels.launch import (
     TUNING,
-    Sizes,
     Tuning,
     forward_plan,
     launch,
@@ -27,22 +26,11 @@ from fullattention.backends.numba_cuda_kernels.launch import (
     tiles_plan,
 )
 from fullattention.backends.numba_cuda_kernels.simulator import SIMULATED
+from fullattention.backends.passes import Options
 from fullattention.backends.precision import accumulator
 
 if TYPE_CHECKING:
     import torch
-
-    from fullattention.backends.torch_autograd import Options
-
-LARGEST_SEED = 2**63 - 1
-
-_generator = np.random.default_rng()
-
-
-def seed(value: int) -> None:
-    """Restart the generator that each call with dropout draws its seed from."""
-    global _generator  # noqa: PLW0603 - one stream per process, as in the frameworks
-    _generator = np.random.default_rng(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +52,8 @@ def forward(
     k: Array,
     v: Array,
     hidden: Array | None,
+    options: Options,
     *,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    seed: int,
     weights: bool,
     logsumexp: bool,
     tuning: Tuning = TUNING,
@@ -78,7 +63,7 @@ def forward(
     Raises:
         LimitError: the device would refuse the launch.
     """
-    c, sizes = _constants(q, k, v, hidden, causal=causal, dropout=dropout, weights=weights)
+    c, sizes = _constants(q, k, v, hidden, options, weights=weights)
     plan = forward_plan(c, sizes, logsumexp=logsumexp, tuning=tuning)
     B, L, S, H, _, D = sizes
     out = library.empty((B, L, H, D), c.dtype, q)
@@ -97,9 +82,9 @@ def forward(
                 result if level is None else seen(level),
             ),
             mask,
-            scale=scale,
-            dropout=dropout,
-            seed=seed,
+            scale=options.scale,
+            dropout=options.dropout,
+            seed=options.seed,
             stream=library.stream(q),
         )
     return out, a, level
@@ -114,11 +99,8 @@ def backward(
     v: Array,
     hidden: Array | None,
     logsumexp: Array,
+    options: Options,
     *,
-    causal: bool,
-    scale: float,
-    dropout: float,
-    seed: int,
     tuning: Tuning = TUNING,
 ) -> tuple[Array, Array, Array]:
     """Gradients by q, k and v; the weights are recomputed from logsumexp (B, H, L, 1).
@@ -127,7 +109,7 @@ def backward(
         LimitError: the device would refuse a launch.
     """
     given = g_weights is not None
-    c, sizes = _constants(q, k, v, hidden, causal=causal, dropout=dropout, weights=given)
+    c, sizes = _constants(q, k, v, hidden, options, weights=given)
     by_query = tiles_plan(query_gradients, c, sizes, tuning=tuning)
     by_key = tiles_plan(key_gradients, c, sizes, tuning=tuning)
     B, L, S, H, E, D = sizes
@@ -146,7 +128,12 @@ def backward(
             *(seen(logsumexp), seen(rowsum)),
         )
         run = functools.partial(
-            launch, mask=mask, scale=scale, dropout=dropout, seed=seed, stream=library.stream(q)
+            launch,
+            mask=mask,
+            scale=options.scale,
+            dropout=options.dropout,
+            seed=options.seed,
+            stream=library.stream(q),
         )
         run(by_query, (*given_arrays, seen(g_q)))
         run(by_key, (*given_arrays, seen(g_k), seen(g_v)))  # reads the sums that the first wrote
@@ -158,9 +145,8 @@ def _constants(
     k: Array,
     v: Array,
     hidden: Array | None,
+    options: Options,
     *,
-    causal: bool,
-    dropout: float,
     weights: bool,
 ) -> tuple[Constants, Sizes]:
     B, L, H, E = (int(n) for n in q.shape)
@@ -169,9 +155,9 @@ def _constants(
         dtype=dtype_name(q),
         E=E,
         D=D,
-        mask=mask_kind(hidden, causal),
+        mask=mask_kind(hidden, options.causal),
         weights=weights,
-        dropout=dropout > 0,
+        dropout=options.dropout > 0,
     )
     return c, Sizes(B, L, S, H, E, D)
 
@@ -217,17 +203,10 @@ def attend(
     tuning: Tuning = TUNING,
 ) -> tuple[Array, Array | None]:
     """Attend on Numba device arrays; see `interface.Attend`."""
-    drawn = int(_generator.integers(LARGEST_SEED)) if dropout > 0 else 0
+    seed = numpy_arrays.draw_seed() if dropout > 0 else 0
+    options = Options(causal=causal, scale=scale, dropout=dropout, seed=seed)
     out, a, _ = forward(
-        NUMBA,
-        *(q, k, v, hidden),
-        causal=causal,
-        scale=scale,
-        dropout=dropout,
-        seed=drawn,
-        weights=weights,
-        logsumexp=False,
-        tuning=tuning,
+        NUMBA, q, k, v, hidden, options, weights=weights, logsumexp=False, tuning=tuning
     )
     return out, a
 
@@ -287,11 +266,7 @@ class TorchKernels:
         """V, the weights or None, and logsumexp."""
         out, a, logsumexp = forward(
             TORCH,
-            *(q, k, v, hidden),
-            causal=options.causal,
-            scale=options.scale,
-            dropout=options.dropout,
-            seed=options.seed,
+            *(q, k, v, hidden, options),
             weights=weights,
             logsumexp=True,
             tuning=self.tuning,
@@ -314,10 +289,6 @@ class TorchKernels:
         """Gradients by q, k and v."""
         return backward(
             TORCH,
-            *(g_out, g_weights, q, k, v, hidden, logsumexp[..., None]),
-            causal=options.causal,
-            scale=options.scale,
-            dropout=options.dropout,
-            seed=options.seed,
+            *(g_out, g_weights, q, k, v, hidden, logsumexp[..., None], options),
             tuning=self.tuning,
         )

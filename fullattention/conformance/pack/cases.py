@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fullattention.backends.interface import Sizes
 from fullattention.conformance import masks
 from fullattention.conformance.addresses import GATHER_SCALE, gather, parity
 from fullattention.conformance.case import DISTINCT, Case, inputs
 from fullattention.conformance.data import REGIMES, Inputs
-from fullattention.layer import Sizes
 
 SQUARE = Sizes(2, 7, 7, 3, 11, 13)
 

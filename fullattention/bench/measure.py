@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fullattention.bench.ceilings import Rates, floors, impossible
+from fullattention.bench.ceilings import Floor, Rates, floors, impossible
 from fullattention.bench.contest import Blocks, LeftError, Rules, contest
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.ratio import FINAL, REPORTED
@@ -97,7 +97,8 @@ def measure(
         clock: in seconds.
     """
     check, least = SpotCheck(pool), work(pool.workload)
-    entries = [Entry(one, pool, check, least, rates) for one in candidates]
+    limits = _floors(pool.workload, least, rates)
+    entries = [Entry(one, pool, check, least, limits) for one in candidates]
     ready = [entry for entry in entries if entry.prepare(effort)]
     turns = {entry.name: entry.turn for entry in ready}
     held_back = hardware.throttlings()
@@ -114,6 +115,13 @@ def measure(
         {entry.name: [turn.seconds for turn in entry.turns] for entry in entries},
         {entry.name: entry.reason for entry in entries if entry.broken},
     )
+
+
+def _floors(workload: Workload, least: Work, rates: Rates | None) -> dict[Floor, float]:
+    """Seconds at each ceiling; ceilings are measured in float32, and without transfers."""
+    if rates is None or workload.dtype != "float32" or workload.mode == "host":
+        return {}
+    return floors(least, rates)
 
 
 def untimed(workload: Workload, environment: Environment, **fields: Any) -> Timing:
@@ -138,7 +146,8 @@ class Entry:
     pool: InputPool
     check: SpotCheck
     work: Work
-    rates: Rates | None
+    floors: dict[Floor, float]
+    """Seconds of that work at each of the machine's ceilings; empty where they do not apply."""
     status: str = "not run"
     reason: str = ""
     broken: bool = False
@@ -176,7 +185,7 @@ class Entry:
         self.status = "timed"
         if turn.sample is not None:
             self._judge(turn)
-        if self.status == "timed" and turn.seconds < self._impossible():
+        if self.status == "timed" and turn.seconds < impossible(self.floors):
             self.status = "void"
             self.reason = "faster than the machine copies or multiplies"
         if self.status != "timed":
@@ -212,8 +221,7 @@ class Entry:
         seconds = [turn.seconds for turn in self.turns]
         lower, median, upper = (float(x) for x in np.quantile(seconds, (0.25, 0.5, 0.75)))
         on_device = [t.device_seconds for t in self.turns if t.device_seconds is not None]
-        limits = floors(self.work, self.rates) if self._has_ceilings and self.rates else {}
-        floor = max(limits, key=lambda name: limits[name], default=None)
+        floor = max(self.floors, key=lambda name: self.floors[name], default=None)
         return dataclasses.replace(
             made,
             error_over_bound=None if self.error is None or math.isinf(self.error) else self.error,
@@ -229,7 +237,7 @@ class Entry:
             flop=self.work.flop,
             bytes_moved=self.work.bytes,
             floor=floor,
-            share=None if floor is None else limits[floor] / median,
+            share=None if floor is None else self.floors[floor] / median,
             other_load=sum(t.others for t in self.turns) / sum(t.wall for t in self.turns),
             throttlings=throttlings,
             seed=SEED,
@@ -254,16 +262,6 @@ class Entry:
         elif error > 1:
             self.reason = f"a sampled output's error is {error:.3g} times its bound"
         self.status = "wrong" if error > 1 else "timed"
-
-    @property
-    def _has_ceilings(self) -> bool:
-        """They are measured in float32, and without transfers."""
-        return self.pool.workload.dtype == "float32" and self.pool.workload.mode != "host"
-
-    def _impossible(self) -> float:
-        if self.rates is None or not self._has_ceilings:
-            return 0.0
-        return impossible(floors(self.work, self.rates))
 
 
 def failures(verdict: Verdict) -> str:

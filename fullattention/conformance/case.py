@@ -169,6 +169,16 @@ def layer_for(
     return layer
 
 
+def called(subject: Subject, layer: Layer, case: Case) -> Answer:
+    """Call a layer on a case's arrays and mask; see `run`."""
+    return answer(subject, case, layer(*put(subject, case), put_mask(subject, case)))
+
+
+def judged(subject: Subject, layer: Layer, case: Case) -> float:
+    """The largest error over its bound of a layer's answer to a case; see `judge`."""
+    return judge(called(subject, layer, case), expected_of(subject, case))
+
+
 def run(subject: Subject, case: Case, *, dropout: float = 0.0, training: bool = False) -> Answer:
     """Call the layer as a case says.
 
@@ -177,7 +187,7 @@ def run(subject: Subject, case: Case, *, dropout: float = 0.0, training: bool = 
         Refused: the library cannot express the case.
     """
     layer = layer_for(subject, case, dropout=dropout, training=training)
-    return answer(subject, case, layer(*put(subject, case), put_mask(subject, case)))
+    return called(subject, layer, case)
 
 
 def answer(subject: Subject, case: Case, returned: Any) -> Answer:

@@ -25,6 +25,7 @@ from fullattention.conformance.case import (
     expected_of,
     inputs,
     judge,
+    judged,
     layer_for,
     put,
     put_mask,
@@ -136,9 +137,7 @@ def _by_default(subject: Subject, case: Case) -> float:
     """Without arguments the layer is causal, scales by 1 / sqrt(E) and returns no weights."""
     layer = subject.build(masked_rows=case.masked_rows)
     layer.eval()
-    return judge(
-        answer(subject, case, layer(*put(subject, case), None)), expected_of(subject, case)
-    )
+    return judged(subject, layer, case)
 
 
 def _no_effect(subject: Subject, case: Case, name: str, value: Any) -> float:
@@ -519,13 +518,8 @@ def masks_in_turn(subject: Subject, case: Case) -> float:
         Failed: one does.
     """
     layer = layer_for(subject, case.but(mask="random/BHLS"))
-    worst = 0.0
-    for seed in (0, 1, 2, 0):
-        masked = case.but(mask="random/BHLS", seed=seed)
-        returned = layer(*put(subject, masked), put_mask(subject, masked))
-        got = answer(subject, masked, returned)
-        worst = max(worst, judge(got, expected_of(subject, masked)))
-    return worst
+    masked = (case.but(mask="random/BHLS", seed=seed) for seed in (0, 1, 2, 0))
+    return max(judged(subject, layer, one) for one in masked)
 
 
 def _shapes_in_turn(subject: Subject, case: Case) -> float:
@@ -535,8 +529,7 @@ def _shapes_in_turn(subject: Subject, case: Case) -> float:
     for n in (5, 3, 40, 1, 17, 5):
         length = n if case.mask == masks.CAUSAL else 6
         sized = case.but(shape=Sizes(1 + n % 3, length, n, 1 + n % 2, 8, 4 + n % 5))
-        got = answer(subject, sized, layer(*put(subject, sized), None))
-        worst = max(worst, judge(got, expected_of(subject, sized)))
+        worst = max(worst, judged(subject, layer, sized))
     return worst
 
 
@@ -552,12 +545,7 @@ def _results_kept(subject: Subject, case: Case) -> None:
 
 def _many_calls(subject: Subject, case: Case) -> float:
     layer = layer_for(subject, case)
-    worst = 0.0
-    for seed in range(CALLS):
-        fresh = case.but(seed=seed)
-        got = answer(subject, fresh, layer(*put(subject, fresh), None))
-        worst = max(worst, judge(got, expected_of(subject, fresh)))
-    return worst
+    return max(judged(subject, layer, case.but(seed=seed)) for seed in range(CALLS))
 
 
 def _two_threads(subject: Subject, case: Case) -> float:

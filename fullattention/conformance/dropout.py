@@ -23,6 +23,7 @@ from fullattention.conformance.case import (
     expected,
     expected_of,
     judge,
+    judged,
     layer_for,
     put,
     put_mask,
@@ -86,8 +87,7 @@ def eval_is_identity(subject: Subject, case: Case) -> float:
 def _after_eval(subject: Subject, case: Case) -> float:
     layer = layer_for(subject, case, dropout=0.5, training=True)
     layer.eval()
-    got = answer(subject, case, layer(*put(subject, case), None))
-    return judge(got, expected_of(subject, case))
+    return judged(subject, layer, case)
 
 
 def _after_train(subject: Subject, case: Case) -> None:

@@ -20,9 +20,11 @@ from fullattention.conformance.case import (
     Failed,
     Refused,
     answer,
+    called,
     check_case,
     expected_of,
     judge,
+    judged,
     layer_for,
     put,
 )
@@ -150,12 +152,8 @@ def _compiled(base: Case) -> Checks:
 
 def _lengths_in_turn(subject: Subject, case: Case) -> float:
     layer = layer_for(subject, case)
-    worst = 0.0
-    for n in LENGTHS:
-        sized = case.but(shape=Sizes(2, n, n, 3, 8, 5))
-        got = answer(subject, sized, layer(*put(subject, sized), None))
-        worst = max(worst, judge(got, expected_of(subject, sized)))
-    return worst
+    shapes = (Sizes(2, n, n, 3, 8, 5) for n in LENGTHS)
+    return max(judged(subject, layer, case.but(shape=shape)) for shape in shapes)
 
 
 def _switched(subject: Subject, case: Case) -> float:
@@ -164,7 +162,7 @@ def _switched(subject: Subject, case: Case) -> float:
     worst = 0.0
     for training in (True, False, True):
         layer.train(training)
-        got = answer(subject, case, layer(*put(subject, case), None))
+        got = called(subject, layer, case)
         want = expected_of(subject, case)
         if not training:
             worst = judge(got, want)

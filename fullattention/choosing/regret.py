@@ -27,45 +27,30 @@ def regrets(known: Known) -> Iterator[Regret]:
 
     Only the backends that were timed on the shape take part, and shapes on which two or more were.
     """
-    newest = {(_call(timing), timing.backend): timing for timing in known.timings}
-    timed = [timing for timing in newest.values() if timing.status == "timed" and timing.median]
-    calls = dict.fromkeys(_call(timing) for timing in timed)
-    for call in calls:
-        here = {timing.backend: timing for timing in timed if _call(timing) == call}
+    newest = {(_request(timing), timing.backend): timing for timing in known.timings}
+    measured = {key: one for key, one in newest.items() if one.status == "timed" and one.median}
+    for request in dict.fromkeys(request for request, _ in measured):
+        here = {name: one for (of, name), one in measured.items() if of == request}
         if len(here) < 2:
             continue
-        others = [timing for timing in timed if timing.shape != call[0]]
+        others = [one for (of, _), one in measured.items() if of.shape != request.shape]
         try:
-            choice = rank(_request(call), dataclasses.replace(known, timings=others), here)
+            choice = rank(request, dataclasses.replace(known, timings=others), here)
         except NothingMeasuredError:
             continue  # too few shapes of this kind were measured to choose by
-        seconds = {name: timing.median or 0.0 for name, timing in here.items()}
+        seconds = {name: one.median or 0.0 for name, one in here.items()}
         best = min(seconds, key=seconds.__getitem__)
         ratio = seconds[choice.backend] / seconds[best]
         yield Regret(here[best].workload, choice.backend, best, ratio)
 
 
-Call = tuple[tuple[int, ...], str, str, str, str, int]
-
-
-def _call(timing: Timing) -> Call:
-    return (
-        tuple(timing.shape),
-        timing.dtype,
-        timing.mask,
-        timing.mode,
-        timing.device,
-        timing.environment.threads,
-    )
-
-
-def _request(call: Call) -> Request:
-    shape, dtype, mask, mode, device, threads = call
+def _request(timing: Timing) -> Request:
+    """The call that a timing is of."""
     return Request(
-        shape=Sizes(*shape),
-        dtype=dtype,
-        mask=mask,  # type: ignore[arg-type] # as the record has it
-        mode=mode,  # type: ignore[arg-type]
-        device=device,
-        threads=threads,
+        shape=Sizes(*timing.shape),
+        dtype=timing.dtype,
+        mask=timing.mask,
+        mode=timing.mode,
+        device=timing.device,
+        threads=timing.environment.threads,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fullattention.backends import Backend, load
+from fullattention.backends import Backend, load, names
 from fullattention.nn.call import Call
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ def forget() -> None:
 def _choice(call: Call, *, every: bool = False) -> Choice | str:
     """The choice among the backends that were ever timed here, or all; or why there is none."""
     try:
-        from fullattention.backends import names
         from fullattention.choosing.choice import NothingMeasuredError, rank
 
         known = _known()

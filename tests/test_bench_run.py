@@ -89,11 +89,9 @@ def candidates(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Little effort, no trace of the pytest that runs this test, threads as they were."""
+    """Little effort, threads as they were."""
     monkeypatch.setattr("fullattention.bench.session.Effort", lambda: BRIEF)
     monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: None)
-    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS"):
-        monkeypatch.delenv(name, raising=False)
     with threadpoolctl.threadpool_limits():
         yield
 

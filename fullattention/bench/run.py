@@ -7,7 +7,7 @@ import datetime
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,9 @@ from fullattention.records import TIMINGS, VERDICTS, Comparison, Environment, Ti
 
 RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
+
+PYTEST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS")
+"""By which a pytest speaks to the one that it starts."""
 
 
 class Listener(Protocol):
@@ -86,7 +89,7 @@ def run(
         print(f"fullattention bench: {error}", file=sys.stderr)
         return USAGE
     relay = _Relay(session, listener)
-    with contextlib.closing(session), warnings.catch_warnings():
+    with contextlib.closing(session), _alone(), warnings.catch_warnings():
         # What pytest-benchmark says where nothing was timed; the report says why.
         warnings.filterwarnings("ignore", "Not saving anything|Benchmark fixture was not used")
         ended = pytest.main(_arguments(out), plugins=[relay])
@@ -111,6 +114,16 @@ def _arguments(out: Path) -> list[str]:
         *("-o", "console_output_style=classic"),
         *("--benchmark-quiet", f"--benchmark-json={out / 'pytest-benchmark.json'}"),
     ]
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Hide a pytest that runs us: pytest-benchmark times nothing under pytest-xdist's."""
+    outer = {name: os.environ.pop(name) for name in PYTEST_VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(outer)
 
 
 def _all_right(out: Path) -> bool:

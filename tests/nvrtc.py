@@ -22,6 +22,15 @@ class Usage:
     """Bytes of local memory."""
 
 
+def is_installed() -> bool:
+    """Whether the compiler is here."""
+    try:
+        importlib.metadata.version(WHEEL)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 @functools.cache
 def nvrtc() -> ctypes.CDLL:
     """The compiler, from its wheel.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 from pathlib import Path
 
@@ -10,16 +9,7 @@ import pytest
 
 from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, source
 from tests.cuda_settings import ARCHITECTURES, setting_of, usage
-from tests.nvrtc import WHEEL, compile_for
-
-
-def is_installed() -> bool:
-    try:
-        importlib.metadata.version(WHEEL)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
+from tests.nvrtc import WHEEL, compile_for, is_installed
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason=f"{WHEEL} is not installed")
 

@@ -1,8 +1,10 @@
 """`cupy-matmul` without a GPU: its array code runs on arrays that behave as CuPy's, its calls of
-cuBLAS are carried out as they are described, and NumPy stands in for its kernel."""
+cuBLAS are carried out as they are described, and its kernel runs in emulation, or, where that would
+take minutes, NumPy stands in for it."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -11,15 +13,19 @@ import pytest
 
 from fullattention.backends import cupy_matmul
 from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cupy_kernels.kernels import STANDARD
 from fullattention.backends.cupy_matmul import Operand, products
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Backend, dtype_name
 from fullattention.backends.precision import DTYPES, accumulator
-from fullattention.backends.staged import Stages, attend_in
+from fullattention.backends.staged import Softmax, Stages, attend_in
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import from_backend
 from fullattention.conformance.suite import judge_subject
+from tests.cuda_settings import ARCHITECTURES
 from tests.device_arrays import ARRAYS, DeviceArray, contiguous
+from tests.emulation.softmax import EmulatedSoftmax
+from tests.nvrtc import WHEEL, compile_for, is_installed
 
 GENERATOR = [np.random.default_rng(0)]
 
@@ -92,21 +98,22 @@ def seed(value: int) -> None:
     GENERATOR[0] = np.random.default_rng(value)
 
 
-BACKEND = Backend(
-    name="cupy-matmul-on-numpy",
-    attend=attend_in(Stages(empty=empty, multiply=multiply, softmax=softmax, uniform=uniform)),
-    arrays=ARRAYS,
-    device="cuda",
-    seed=seed,
-    precision={dtype: cupy_matmul.precision(dtype) for dtype in DTYPES},
-    masked_rows="nan",
-    lacks=dict.fromkeys(("gradient", "double_backward"), "the device does not differentiate"),
-)
+def backend(softmax: Softmax) -> Backend:
+    return Backend(
+        name="cupy-matmul-on-numpy",
+        attend=attend_in(Stages(empty=empty, multiply=multiply, softmax=softmax, uniform=uniform)),
+        arrays=ARRAYS,
+        device="cuda",
+        seed=seed,
+        precision={dtype: cupy_matmul.precision(dtype) for dtype in DTYPES},
+        masked_rows="nan",
+        lacks=dict.fromkeys(("gradient", "double_backward"), "the device does not differentiate"),
+    )
 
 
-def failures(**options: Any) -> list[str]:
+def failures(softmax: Softmax, **options: Any) -> list[str]:
     with np.errstate(all="ignore"):
-        verdict = judge_subject(from_backend(BACKEND), **options)
+        verdict = judge_subject(from_backend(backend(softmax)), **options)
     assert any(result.status == "passed" for result in verdict.results)
     return [
         f"{result.check}: {result.detail}"
@@ -115,16 +122,89 @@ def failures(**options: Any) -> list[str]:
     ]
 
 
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+
+@emulated
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_array_code_is_conformant_on_arrays_that_never_become_numpy(dtype: str) -> None:
-    assert not failures(level="quick", dtypes=(dtype,))
+def test_it_is_conformant_on_arrays_that_never_become_numpy(dtype: str) -> None:
+    assert not failures(EmulatedSoftmax(), level="quick", dtypes=(dtype,))
+
+
+LENGTHS = (1, 2, 3, 31, 32, 33, 64, 65, 255, 256, 257, 300, 511, 2048, 2049, 3000)
+"""On both sides of each change of threads and of values kept."""
+
+
+@emulated
+@pytest.mark.parametrize("last_to_first", [False, True])
+@pytest.mark.parametrize("S", LENGTHS)
+def test_rows_of_every_length_are_right_in_either_order_of_threads(
+    S: int, last_to_first: bool
+) -> None:
+    generator = np.random.default_rng(S)
+    scores = generator.standard_normal((2, 1, 9, S))
+    options: dict[str, Any] = {
+        "hidden": DeviceArray(generator.random((2, 1, 1, S)) < 0.3),
+        "causal": S > 9,
+        "scale": 1.5,
+        "dropout": 0.25,
+        "uniform": DeviceArray(generator.random(scores.shape, np.float32)),
+    }
+    want, got = (DeviceArray(np.full(scores.shape, 9.0)) for _ in range(2))
+    with np.errstate(invalid="ignore"):
+        softmax(DeviceArray(scores.copy()), want, **options)
+    EmulatedSoftmax(reversed=last_to_first)(DeviceArray(scores.copy()), got, **options)
+    assert np.allclose(got.host, want.host, rtol=1e-13, atol=0, equal_nan=True)
+
+
+FAULTS = {
+    "no barrier before others' sums are read": (
+        "of_warp[threadIdx.x / 32] = x;\n    __syncthreads();",
+        "of_warp[threadIdx.x / 32] = x;",
+    ),
+    "threads without a row leave early": (
+        "const bool inside = row < rows;",
+        "const bool inside = true; if (row >= rows) return;",
+    ),
+    "the last key is dropped": ("s < S)", "s < S - 1)"),
+    "the mask's batch stride is dropped": ("hidden + b * hidden_b", "hidden + 0 * hidden_b"),
+    "a row sees its own maximum only": ("largest = combined<Larger>(largest);", ""),
+}
+
+
+@emulated
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_of_the_kernel_is_convicted(fault: str) -> None:
+    old, new = FAULTS[fault]
+    kernel = cupy_matmul.source()
+    assert old in kernel
+    faulty = kernel.replace(old, new)
+    assert any(
+        failures(EmulatedSoftmax(reversed=order, kernel=faulty), level="quick", dtypes=("float32",))
+        for order in (False, True)
+    )
+
+
+@pytest.mark.skipif(not is_installed(), reason=f"{WHEEL} is not installed")
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("score", "weight", "S"),
+    [
+        *(("float32", weight, 96) for weight in ("float32", "float16", "bfloat16")),
+        *(("float64", "float64", S) for S in (7, 257, 2049)),
+        ("float32", "float16", 5000),
+    ],
+)
+def test_the_kernel_compiles_and_spills_nothing(score: str, weight: str, S: int, arch: str) -> None:
+    options = (STANDARD, *cupy_matmul.compile_options(score, weight, S))
+    assert compile_for(cupy_matmul.source(), arch, options)["masked_softmax"].spilled == 0
 
 
 @pytest.mark.parametrize("requirement", ["C4", "M4", "P", "L1"])
 def test_array_code_meets_every_layout_mask_and_count_of_the_standard_level(
     requirement: str,
 ) -> None:
-    assert not failures(level="standard", dtypes=("float32",), only=requirement)
+    assert not failures(softmax, level="standard", dtypes=("float32",), only=requirement)
 
 
 def test_rows_of_any_length_have_threads_for_every_key() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cupy_kernels.kernels import ELEMENTS, STANDARD
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import (
     Array,
@@ -138,15 +139,12 @@ def _power_of_two(size: int) -> int:
 
 def compile_options(score: str, weight: str, S: int) -> tuple[str, ...]:
     """What the softmax kernel is compiled with, for rows of S scores."""
-    types = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
-    header = {"float16": ("-DHALF",), "bfloat16": ("-DBFLOAT16",)}
     lanes, kept = lanes_and_kept(S)
     return (
-        f"-DScore={types.get(score, 'double')}",
-        f"-DWeight={types.get(weight, 'double')}",
+        f"-DScore={'double' if score == 'float64' else 'float'}",
+        f"-DWEIGHT={ELEMENTS[weight]}",
         f"-DLANES={lanes}",
         f"-DKEPT={kept}",
-        *header.get(weight, ()),
     )
 
 
@@ -163,10 +161,20 @@ def source() -> str:
 def _kernel(options: tuple[str, ...]) -> Any:
     import cupy
 
-    return cupy.RawKernel(source(), "masked_softmax", ("-std=c++17", *options))
+    return cupy.RawKernel(source(), "masked_softmax", (STANDARD, *options))
 
 
-def _softmax(
+@dataclass(frozen=True)
+class SoftmaxLaunch:
+    """One launch of the softmax kernel, in blocks of `BLOCK` threads."""
+
+    options: tuple[str, ...]
+    """What the kernel is compiled with."""
+    blocks: int
+    arguments: tuple[Any, ...]
+
+
+def softmax_launch(
     scores: Array,
     weights: Array,
     *,
@@ -175,7 +183,8 @@ def _softmax(
     scale: float,
     dropout: float,
     uniform: Array | None,
-) -> None:
+) -> SoftmaxLaunch:
+    """How the kernel is to fill `weights`; see `staged.Softmax` for the arguments."""
     B, H, L, S = scores.shape
     lanes, _ = lanes_and_kept(S)
     rows = B * H * L
@@ -184,20 +193,21 @@ def _softmax(
     mask = (
         (nothing, *anywhere)
         if hidden is None
-        else (
-            hidden,
-            *broadcast_strides(hidden.shape, hidden.strides),
-        )
+        else (hidden, *broadcast_strides(hidden.shape, hidden.strides))
     )
-    kernel = _kernel(compile_options(dtype_name(scores), dtype_name(weights), S))
-    kernel(
-        (-(-rows // (BLOCK // lanes)),),
-        (BLOCK,),
-        (
+    return SoftmaxLaunch(
+        options=compile_options(dtype_name(scores), dtype_name(weights), S),
+        blocks=-(-rows // (BLOCK // lanes)),
+        arguments=(
             *(scores, weights, rows, H, L, S, number(scale), np.bool_(causal), *mask),
             *(nothing if uniform is None else uniform, number(dropout)),
         ),
     )
+
+
+def _softmax(scores: Array, weights: Array, **options: Any) -> None:
+    launch = softmax_launch(scores, weights, **options)
+    _kernel(launch.options)((launch.blocks,), (BLOCK,), launch.arguments)
 
 
 def _multiply(a: Array, b: Array, out: Array) -> None:

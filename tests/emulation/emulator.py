@@ -63,17 +63,17 @@ def library(of: str, setting: Setting, edit: Edit = unchanged) -> ctypes.CDLL:
     """One pass's kernels, compiled for a setting; `edit` may change their source before."""
     entries = "".join(ENTRY.format(name=name) for name, place in KERNELS.items() if place == of)
     text = (HERE / "cuda.h").read_text("utf-8") + edit(source(of)) + entries
-    return ctypes.CDLL(_compiled(text, "-O1", "-w", *ALIGNED, *setting.macros))
+    return ctypes.CDLL(compiled(text, "-O1", "-w", *ALIGNED, *setting.macros))
 
 
 @functools.cache
-def _engine() -> ctypes.CDLL:
+def engine() -> ctypes.CDLL:
     """The engine, whose symbols the kernels find."""
     text = (HERE / "engine.cpp").read_text("utf-8")
-    return ctypes.CDLL(_compiled(text, "-O2"), ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(compiled(text, "-O2"), ctypes.RTLD_GLOBAL)
 
 
-def _compiled(text: str, *options: str) -> str:
+def compiled(text: str, *options: str) -> str:
     """Path of a shared library, built unless it is there."""
     compiler = os.environ.get("CXX", "g++")
     command = (compiler, STANDARD, "-fPIC", "-shared", *options, "-x", "c++", "-")
@@ -149,7 +149,7 @@ class Emulator:
         if launch.threads % 32:
             raise EmulationError(f"{launch.threads} threads: no whole number of warps")
         self.launches.append(launch)
-        _engine()
+        engine()
         run = getattr(
             library(KERNELS[launch.kernel], launch.setting, self.edit), f"run_{launch.kernel}"
         )

@@ -3,15 +3,41 @@
 //
 // Defined by whoever compiles it:
 //   Score   float or double: of the scores, and of all arithmetic
-//   Weight  of the result: float, double, __half or __nv_bfloat16 (HALF or BFLOAT16 is set then)
+//   WEIGHT  what the weights hold: 2 float16, 3 bfloat16, 4 float32, 8 float64
 //   LANES   threads of a row: a power of two up to 32, or a whole block
 //   KEPT    values of a row that a thread keeps in registers; 0: the scores' own memory keeps them
 
-#ifdef HALF
-#include <cuda_fp16.h>
+#if WEIGHT == 8
+typedef double Weight;
+#elif WEIGHT == 4
+typedef float Weight;
+#else
+struct Weight {
+    unsigned short bits;
+};
 #endif
-#ifdef BFLOAT16
-#include <cuda_bf16.h>
+
+#if WEIGHT >= 4
+__device__ __forceinline__ Weight weight(Score x) { return Weight(x); }
+#elif defined(EMULATED)
+__device__ __forceinline__ Weight weight(float x)
+{
+    return Weight{WEIGHT == 2 ? float_to_half(x) : float_to_bfloat16(x)};
+}
+#elif WEIGHT == 2
+__device__ __forceinline__ Weight weight(float x)
+{
+    Weight result;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));
+    return result;
+}
+#else
+__device__ __forceinline__ Weight weight(float x)
+{
+    Weight result;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));  // sm_80 and later
+    return result;
+}
 #endif
 
 #define ALL_LANES 0xffffffffu
@@ -99,6 +125,6 @@ extern "C" __global__ void masked_softmax(
         Score a = VALUE(i, s) / total;
         if (uniform)
             a = uniform[row * S + s] < dropout ? Score(0) : a / (1 - dropout);
-        weights[row * S + s] = Weight(a);
+        weights[row * S + s] = weight(a);
     }
 }

@@ -91,7 +91,7 @@ def conformance(session: nox.Session) -> None:
     """Check every backend that this machine can run against the contract."""
     install(session, "suite", *backend_extras(), groups=("test",))
     session.run(
-        *("python", "-m", "pytest", "-p", "fullattention.pytest_plugin"),
+        *("python", "-m", "pytest", "-n", "2", "-p", "fullattention.pytest_plugin"),
         *("--pyargs", "fullattention.conformance", "--backend", "all"),
         *session.posargs,
     )

@@ -63,6 +63,7 @@ def test_quick_misses_only_what_is_listed() -> None:
     assert set(left) == MISSED_BY_QUICK
 
 
+@pytest.mark.proof
 def test_standard_accepts_all_that_is_right() -> None:
     """Case by case rather than candidate by candidate, so that the oracle is asked once."""
     subjects = {specimen.name: load_subject(specimen.candidate) for specimen in VALID}

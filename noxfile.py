@@ -125,12 +125,14 @@ def triton(session: nox.Session) -> None:
     install(session, "torch", "suite", groups=("test", "triton"))
     pytest = ("python", "-m", "pytest", "-n", "2", "--timeout", "600")
     interpreted = {"TRITON_INTERPRET": "1"}
-    session.run(
-        *(*pytest, "-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
-        *("--level", "quick", "--backend", "triton", "--backend", "tests/zoo/triton_tiles.py"),
-        *session.posargs,
-        env=interpreted,
-    )
+    tiles = ("tests/zoo/triton_tiles.py", "--dtype", "float32")
+    for backend in (("triton",), tiles):
+        session.run(
+            *(*pytest, "-p", "fullattention.pytest_plugin"),
+            *("--pyargs", "fullattention.conformance", "--level", "quick"),
+            *("--backend", *backend, *session.posargs),
+            env=interpreted,
+        )
     session.run(*pytest, "tests/triton_interpreted.py", *session.posargs, env=interpreted)
     session.run(*pytest, "tests/triton_ptx.py", *session.posargs)
 

@@ -90,11 +90,11 @@ def source(launch: Launch) -> ASTSource:
     def typed(value: Any, path: tuple[int, ...]) -> Any:
         if isinstance(value, tuple):
             return tuple(typed(part, (*path, index)) for index, part in enumerate(value))
-        varies = names[path[0]] in VARYING
-        if value is None or (value == 1 and isinstance(value, int) and not varies):
+        is_step = isinstance(value, int) and names[path[0]] not in VARYING
+        if value is None or (is_step and value == 1):
             constants[path] = value
             return "constexpr"
-        if isinstance(value, torch.Tensor) or (not varies and value % 16 == 0):
+        if isinstance(value, torch.Tensor) or (is_step and value % 16 == 0):
             attributes[path] = [["tt.divisibility", 16]]
         return mangle_type(value)
 

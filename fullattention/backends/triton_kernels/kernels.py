@@ -211,7 +211,7 @@ def attend(
         begin = tl.cdiv(end, KEYS) * KEYS
         total += sum_times_zero(v, head, H, begin, S, exists, D, WIDTH_D, KEYS)
 
-    inverse = 1.0 / mass  # infinite where all keys are hidden, which makes the row NaN
+    inverse = tl.div_rn(1.0, mass)  # infinite where all keys are hidden, which makes the row NaN
     row = head[:, None] * L + queries[None, :]
     tl.store(rows + row, top, mask=asked)
     tl.store(rows + heads.to(tl.int64) * L + row, inverse, mask=asked)

@@ -33,9 +33,9 @@ class Tuning:
     sides: tuple[int, ...] = (64, 32, NARROWEST)
     """Queries and keys of a tile to choose from, largest first."""
     numbers: int = 4096
-    """In a program's largest tile, in float32: half types have twice as many."""
+    """In a program's largest tile, in float32; half types have four times as many."""
     own: int = 16
-    """Of those, in one thread: half types have two or four times as many."""
+    """Of those, in one thread; half types have four times as many, twice in backward passes."""
 
 
 TUNING = Tuning()
@@ -66,7 +66,7 @@ def tiles(kernel: str, dtype: str, sizes: Sizes, tuning: Tuning = TUNING) -> Til
     """
     check_sizes(sizes)
     half = dtype != "float32"
-    most = tuning.numbers * (2 if half else 1)
+    most = tuning.numbers * (4 if half else 1)
     own = tuning.own * ((4 if kernel == "attend" else 2) if half else 1)
     wide_e, wide_d = padded(sizes.E), padded(sizes.D)
     queries, keys, heads = padded(sizes.L), padded(sizes.S), 1
@@ -76,7 +76,8 @@ def tiles(kernel: str, dtype: str, sizes: Sizes, tuning: Tuning = TUNING) -> Til
         return max(queries * keys, 2 * max(queries, keys) * max(wide_e, wide_d))
 
     if max(sizes.L, sizes.S) <= tuning.short and largest(queries, keys) <= most:
-        while heads < sizes.B * sizes.H and 2 * heads * largest(queries, keys) <= most:
+        # However few heads there are: their number is to change no bit of a result.
+        while 2 * heads * largest(queries, keys) <= most:
             heads *= 2
     else:
         side = next((n for n in tuning.sides if largest(n, n) <= most), NARROWEST)

@@ -14,8 +14,8 @@ LARGEST_GRID = 2**31 - 1
 LARGEST_LENGTH = 2**31 - 2**16
 """Of the axes L and S, which the kernels count in 32 bits, with room for a tile."""
 
-LARGEST_WIDTH = 512
-"""The most features E and columns D."""
+LARGEST_WIDTH = 256
+"""The most features E and columns D: tiles of more outgrow shared memory."""
 
 NARROWEST = 16
 """Rows and columns of a factor that every product of Triton's takes."""
@@ -33,9 +33,9 @@ class Tuning:
     sides: tuple[int, ...] = (64, 32, NARROWEST)
     """Queries and keys of a tile to choose from, largest first."""
     numbers: int = 4096
-    """In a program's largest tile, in float32; half types have four times as many."""
+    """In a program's largest tile, in float32; half types have twice as many."""
     own: int = 16
-    """Of those, in one thread; half types have four times as many, twice in backward passes."""
+    """Of those, in one thread; half types have twice as many."""
 
 
 TUNING = Tuning()
@@ -65,21 +65,22 @@ def tiles(kernel: str, dtype: str, sizes: Sizes, tuning: Tuning = TUNING) -> Til
         LimitError: the call is too large.
     """
     check_sizes(sizes)
-    half = dtype != "float32"
-    most = tuning.numbers * (4 if half else 1)
-    own = tuning.own * ((4 if kernel == "attend" else 2) if half else 1)
+    packed = 1 if dtype == "float32" else 2
+    most, own = packed * tuning.numbers, packed * tuning.own
     wide_e, wide_d = padded(sizes.E), padded(sizes.D)
     queries, keys, heads = padded(sizes.L), padded(sizes.S), 1
 
     def largest(queries: int, keys: int) -> int:
-        # Twice, since both factors of a product lie in registers beside the sums.
-        return max(queries * keys, 2 * max(queries, keys) * max(wide_e, wide_d))
+        # Both factors of a product lie in registers beside the sums, which are never packed.
+        return max(packed * queries * keys, 2 * max(queries, keys) * max(wide_e, wide_d))
 
     if max(sizes.L, sizes.S) <= tuning.short and largest(queries, keys) <= most:
         # However few heads there are: their number is to change no bit of a result.
         while 2 * heads * largest(queries, keys) <= most:
             heads *= 2
     else:
+        if packed > 1 and kernel == "attend":  # whose sums alone outlast a tile of keys
+            most *= 2
         side = next((n for n in tuning.sides if largest(n, n) <= most), NARROWEST)
         queries, keys = min(queries, side), min(keys, side)
     rows, length = (keys, sizes.S) if kernel == "key_gradients" else (queries, sizes.L)

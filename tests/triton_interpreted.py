@@ -19,7 +19,7 @@ from fullattention.backends.triton_kernels.simulator import SIMULATED, simulatin
 from fullattention.conformance.catalogue import selected
 from fullattention.conformance.subject import from_backend, load_subject
 from fullattention.conformance.trial import run_check
-from tests.zoo import triton_faults
+from tests.zoo import triton_faults, triton_tiles
 
 assert SIMULATED, "set TRITON_INTERPRET=1"
 
@@ -43,7 +43,7 @@ LARGE = ("L1: shape=65536,2,2,1,4,4 ", "L1: shape=16385,2,2,4,4,4 ", "L1: 2^31 e
 
 @pytest.mark.parametrize("only", LARGE)
 def test_more_heads_and_elements_than_a_grid_axis_or_an_int32_counts(only: str) -> None:
-    subject = load_subject("triton")
+    subject = load_subject(f"{triton_tiles.__file__}:large")
     results = [run_check(subject, one) for one in selected(("float32",), "full", only=only)]
     assert {result.status for result in results} == {"passed"}
 

@@ -119,6 +119,24 @@ def ptx(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *options, "tests/numba_ptx.py")
 
 
+@nox.session
+def triton(session: nox.Session) -> None:
+    """Check our Triton kernels in its interpreter, and compile them for the GPUs in use."""
+    install(session, "torch", "suite", groups=("test", "triton"))
+    pytest = ("python", "-m", "pytest", "-n", "2", "--timeout", "600")
+    interpreted = {"TRITON_INTERPRET": "1"}
+    tiles = ("tests/zoo/triton_tiles.py", "--dtype", "float32")
+    for backend in (("triton",), tiles):
+        session.run(
+            *(*pytest, "-p", "fullattention.pytest_plugin"),
+            *("--pyargs", "fullattention.conformance", "--level", "quick"),
+            *("--backend", *backend, *session.posargs),
+            env=interpreted,
+        )
+    session.run(*pytest, "tests/triton_interpreted.py", *session.posargs, env=interpreted)
+    session.run(*pytest, "tests/triton_ptx.py", *session.posargs)
+
+
 FUZZED = (
     *("numpy-reference", "numpy-matmul", "torch-einsum"),
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),

@@ -125,7 +125,7 @@ def test_backends_lists_every_name_with_capabilities_or_reasons(
     assert entries["numpy-matmul"]["devices"] == ["cpu"]
     assert "weights" in entries["numpy-matmul"]["capabilities"]
     assert entries["numpy-matmul"]["version"]
-    for name in ("cupy-matmul", "cupy-fused", "numba-cuda"):
+    for name in ("cupy-matmul", "cupy-fused", "numba-cuda", "triton"):
         assert entries[name]["devices"] == []
         assert entries[name]["reasons"]["cpu"]
     assert main(["backends"]) == 0

@@ -32,7 +32,7 @@ NOT_RUN = 4
 BUDGET = 460.0
 """Seconds for everything."""
 
-OURS = ("cupy-", "numba-cuda")
+OURS = ("cupy-", "numba-cuda", "triton")
 """Beginnings of the names of backends with kernels of our own, which the sanitizer watches."""
 
 SANITIZER_TOOLS = ("memcheck", "racecheck")

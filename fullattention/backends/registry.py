@@ -32,6 +32,7 @@ BUILT_IN: dict[str, str] = {
     "cupy-fused-torch": "fullattention.backends.cupy_fused:for_torch",
     "numba-cuda": "fullattention.backends.numba_cuda:backend",
     "numba-cuda-torch": "fullattention.backends.numba_cuda:for_torch",
+    "triton": "fullattention.backends.triton_fused:backend",
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
 

@@ -1,5 +1,6 @@
 """Every check of the project, one session each: `python -m nox -l` lists them."""
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -161,12 +162,13 @@ EMULATED = (
 def emulation(session: nox.Session) -> None:
     """Check our CUDA kernels on a CPU emulation (needs g++), and compile all of them for GPUs."""
     install(session, "torch", "suite", groups=("test",))
-    for name in EMULATED:
-        session.run(
-            *("python", "-m", "fullattention", "check"),
-            f"tests/emulation/backends.py:{name}",
-            *session.posargs,
-        )
+    backends = (("--backend", f"tests/emulation/backends.py:{name}") for name in EMULATED)
+    session.run(
+        *("python", "-m", "pytest", "-n", "2", "--timeout", "600"),
+        *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
+        *itertools.chain(*backends),
+        *session.posargs,
+    )
     session.run("python", "-m", "tests.cuda_settings")
 
 

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
+import multiprocessing
 from collections.abc import Iterator
 
 from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, Setting, source
 from fullattention.backends.cupy_kernels.launch import Limits, forward_kernel, plan
 from fullattention.backends.interface import Sizes
 from fullattention.bench.workloads import CATALOGUE
+from fullattention.machine.hardware import usable_cores
 from tests.nvrtc import Usage, compile_for
 
 ARCHITECTURES = ("sm_80", "sm_90")
@@ -44,16 +47,22 @@ def all_settings() -> Iterator[tuple[str, Setting]]:
     yield from found
 
 
+def row(kernel: str, setting: Setting, arch: str) -> str:
+    """What a kernel uses of a GPU with one setting."""
+    used = usage(kernel, setting, arch)
+    return (
+        f"{kernel:20} {arch} {used.registers:4} registers {used.spilled:5} bytes spilled  "
+        f"{' '.join(setting.macros)}"
+    )
+
+
 def main() -> None:
     """Print the table."""
-    for kernel, setting in all_settings():
-        for arch in ARCHITECTURES:
-            used = usage(kernel, setting, arch)
-            print(
-                f"{kernel:20} {arch} {used.registers:4} registers {used.spilled:5} bytes spilled  "
-                f"{' '.join(setting.macros)}",
-                flush=True,
-            )
+    wanted = [(*one, arch) for one in all_settings() for arch in ARCHITECTURES]
+    spawning = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(usable_cores(), spawning) as pool:
+        for text in pool.map(row, *zip(*wanted, strict=True)):
+            print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -23,6 +23,9 @@ VERDICTS = "verdicts.jsonl"
 
 BASELINE = "torch-sdpa"
 """The backend that all others are compared with, wherever it was timed."""
+
+ALLOWANCE = 0.1
+"""Cores that other processes may keep busy beyond the spare ones: no system is ever idle."""
 
 Status = Literal["passed", "failed", "unsupported", "deviates", "expected", "not run"]
 """What comes of a check; "deviates" and "expected" are failures that were announced."""
@@ -185,12 +188,11 @@ class Timing:
     upper_quartile: float | None = None
     minimum: float | None = None
     blocks: int | None = None
-    """Turns that the backend took, one a block."""
+    """Turns that the backend took, one a block; each begins with calls that are not timed, so that
+    what fits the caches lies in them."""
     calls_per_turn: int | None = None
     device_median: float | None = None
     """As `median`, by the device's own clock; None where it has none."""
-    cache: Literal["hot"] = "hot"
-    """A turn begins with calls that are not timed, so that what fits the caches lies in them."""
     peak_bytes: int | None = None
     """The most memory that one call held beyond its inputs, on the device where it has its own;
     None: not measured."""
@@ -210,6 +212,13 @@ class Timing:
     """Of the random inputs."""
     environment: Environment
     schema: int = SCHEMA
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others wanted the cores meanwhile, or the cores were held back."""
+        spare = self.environment.cores - self.environment.threads + ALLOWANCE
+        crowded = self.other_load is not None and self.other_load > spare
+        return crowded or bool(self.throttlings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,8 +329,14 @@ def read(path: Path, kind: type[Record]) -> list[Record]:
     Raises:
         ValueError: a line is not such a record, or of another schema; the message names the line.
     """
-    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-    return [_decoded(line, kind, f"{path}, line {number}") for number, line in lines]
+    return [_require(found) for found in each(path, kind)]
+
+
+def each(path: Path, kind: type[Record]) -> Iterator[Record | str]:
+    """What each line of a file holds: a record of one kind, or else a sentence why it is none."""
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if line:
+            yield _decoded(line, kind, f"{path}, line {number}")
 
 
 def read_one(path: Path, kind: type[Record]) -> Record:
@@ -330,16 +345,22 @@ def read_one(path: Path, kind: type[Record]) -> Record:
     Raises:
         ValueError: it holds no such record, or one of another schema.
     """
-    return _decoded(path.read_text(encoding="utf-8"), kind, str(path))
+    return _require(_decoded(path.read_bytes(), kind, str(path)))
 
 
-def _decoded(text: str, kind: type[Record], place: str) -> Record:
+def _decoded(text: bytes, kind: type[Record], place: str) -> Record | str:
     import msgspec
 
     try:
         record = msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{place}: no {kind.__name__} record: {error}") from error
+        return f"{place}: no {kind.__name__} record: {error}"
     if record.schema != SCHEMA:
-        raise ValueError(f"{place}: schema {record.schema}, this version reads {SCHEMA}")
+        return f"{place}: schema {record.schema}, this version reads {SCHEMA}"
     return record
+
+
+def _require(found: Record | str) -> Record:
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found

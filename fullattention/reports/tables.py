@@ -12,9 +12,6 @@ import pandas as pd
 
 from fullattention.records import BASELINE, Comparison, Timing
 
-ALLOWANCE = 0.1
-"""Cores that other processes may keep busy beyond the spare ones: no system is ever idle."""
-
 WORKLOAD = ["workload", "mask", "mode", "device"]
 """Columns within whose values timings are compared."""
 
@@ -82,7 +79,7 @@ def _best(timed: Sequence[str], comparisons: Mapping[tuple[str, str], Comparison
 def _facts(timing: Timing) -> dict[str, Any]:
     facts = dataclasses.asdict(timing)
     del facts["environment"], facts["schema"]
-    return facts | {"title": title(timing), "disturbed": _disturbed(timing)}
+    return facts | {"title": title(timing), "disturbed": timing.disturbed}
 
 
 def title(timing: Timing) -> str:
@@ -90,13 +87,6 @@ def title(timing: Timing) -> str:
     usual = ((timing.mask, "none"), (timing.mode, "forward"))
     words = ", ".join([timing.workload, *(found for found, one in usual if found != one)])
     return words if timing.device == "cpu" else f"{words} on {timing.device}"
-
-
-def _disturbed(timing: Timing) -> bool:
-    here = timing.environment
-    spare = here.cores - here.threads + ALLOWANCE
-    crowded = timing.other_load is not None and timing.other_load > spare
-    return crowded or bool(timing.throttlings)
 
 
 def _ratio(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import os
 import sys
 import warnings
@@ -16,9 +17,7 @@ import pytest
 from fullattention.bench.options import make_options
 from fullattention.bench.session import SESSION, BenchSession
 from fullattention.records import TIMINGS, VERDICTS, Comparison, Environment, Timing, Verdict, read
-
-RIGHT, WRONG, USAGE, INTERRUPTED = 0, 1, 2, 130
-"""Exit statuses."""
+from fullattention.status import RIGHT, USAGE, WRONG, status_of
 
 PYTEST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS")
 """By which a pytest speaks to the one that it starts."""
@@ -45,7 +44,7 @@ def run(
     device: str = "cpu",
     threads: int | None = None,
     full: bool = False,
-    out: Path | None = None,
+    out: Path,
     listener: Listener,
     report: Callable[[Path], str],
 ) -> int:
@@ -61,15 +60,14 @@ def run(
         device: that the backends run on.
         threads: that the libraries may use; None: as many as there are usable cores.
         full: whether to run every workload and to measure longer.
-        out: new folder for records and report; None: one named by the time, in `results`.
+        out: folder for records and report, without any of another run.
         listener: shows each timing as it is made.
         report: writes the report of a folder of records, and returns it as text.
 
     Returns:
         The exit status: 0 if all that was timed is right, 1 if a backend was wrong or nothing was
-        timed, 2 if an argument makes no sense, 130 after an interruption.
+        timed, 2 if an argument makes no sense, 130 after Ctrl-C, 143 after SIGTERM.
     """
-    out = out or default_folder()
     try:
         session = BenchSession(
             make_options(
@@ -95,14 +93,20 @@ def run(
         ended = pytest.main(_arguments(out), plugins=[relay])
     if (out / TIMINGS).exists():
         print(f"\n{report(out)}", end="")
-    if relay.interrupted:
-        return INTERRUPTED
+    if relay.interruption:
+        return status_of(relay.interruption)
     return RIGHT if ended == pytest.ExitCode.OK and _all_right(out) else WRONG
 
 
-def default_folder() -> Path:
-    """Where a run's records go: a folder that is named by the time."""
-    return Path("results") / datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
+def new_folder() -> Path:
+    """A folder for a run's records that nobody else gets, named by the time."""
+    time = datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
+    for name in itertools.chain([time], (f"{time}-{number}" for number in itertools.count(2))):
+        folder = Path("results", name)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError("there is always one more number")
 
 
 def _arguments(out: Path) -> list[str]:
@@ -140,7 +144,7 @@ class _Relay:
     def __init__(self, session: BenchSession, listener: Listener) -> None:
         self.session = session
         self.listener = listener
-        self.interrupted = False
+        self.interruption: type[BaseException] | None = None
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[SESSION] = self.session
@@ -157,5 +161,5 @@ class _Relay:
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str]:
         return report.outcome, "", ""
 
-    def pytest_keyboard_interrupt(self) -> None:
-        self.interrupted = True
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self.interruption = excinfo.type

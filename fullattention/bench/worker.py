@@ -271,7 +271,8 @@ class Worker:
 
 def _serve(connection: Connection, spec: str, device: str, threads: int) -> None:
     """The process: load the candidate, then do what is asked for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interruption is the parent's to act on
+    for interruption in (signal.SIGINT, signal.SIGTERM):  # the parent acts on it
+        signal.signal(interruption, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
     for stream in (1, 2):  # what candidates and compiled code print would break up the report
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

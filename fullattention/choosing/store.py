@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import msgspec
 from filelock import FileLock
 from platformdirs import user_data_path
 
 from fullattention.choosing.hardware_key import hardware_key
-from fullattention.records import COMPARISONS, SCHEMA, TIMINGS, Comparison, Timing
+from fullattention.records import COMPARISONS, TIMINGS, Comparison, Timing, each
 
 FILES: dict[type[Timing] | type[Comparison], str] = {
     Timing: TIMINGS,
@@ -44,6 +44,20 @@ class Store:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or user_data_path("fullattention", appauthor=False) / "results"
 
+    def require_usable(self) -> None:
+        """Make the folder, and see whether records can be kept in it.
+
+        Raises:
+            OSError: they cannot; the message names the folder.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()
+        except OSError as error:
+            raise OSError(
+                f"store is {self.folder}: no record can be kept there: {error}"
+            ) from error
+
     def hardware(self) -> list[str]:
         """The hardware that anything is kept for."""
         if not self.folder.is_dir():
@@ -72,11 +86,18 @@ class Store:
 
         Raises:
             FileNotFoundError: the folder holds neither.
+            OSError: its records cannot be kept; the message says where they stay.
         """
         found = [*_records(folder)]
         if not found:
             raise FileNotFoundError(f"{folder} holds no {' or '.join(FILES.values())}")
-        return sum(self.add(records) for records in found)
+        try:
+            return sum(self.add(records) for records in found)
+        except OSError as error:
+            raise OSError(
+                f"{error}: the records stay in {folder}, until they can be kept by "
+                f"`fullattention results merge {folder}`"
+            ) from error
 
 
 def _records(folder: Path) -> Iterator[list[Timing] | list[Comparison]]:
@@ -92,18 +113,11 @@ def read_whole(path: Path, kind: type[Kind]) -> Held[Kind]:
     """The whole records of a file, and how many lines are none; nothing where there is no file."""
     records: list[Kind] = []
     lost = 0
-    decoder = msgspec.json.Decoder(kind)
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for line in filter(None, lines):
-        try:
-            record = decoder.decode(line)
-        except msgspec.MsgspecError:
+    for found in each(path, kind) if path.exists() else ():
+        if isinstance(found, str):
             lost += 1
-            continue
-        if record.schema == SCHEMA:
-            records.append(record)
         else:
-            lost += 1
+            records.append(found)
     return Held(records, lost)
 
 

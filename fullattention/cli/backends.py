@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
-from fullattention.cli.status import RIGHT
+from fullattention.status import RIGHT
 
 
 def add(commands: Any) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
-from fullattention.cli.status import INTERRUPTED, RIGHT
+from fullattention.status import INTERRUPTED, RIGHT, TERMINATED
 
 
 def add(commands: Any) -> None:
@@ -40,7 +41,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Time, showing each figure as it comes, then print and write the report, and keep it all."""
     from fullattention.bench.options import thread_counts
-    from fullattention.bench.run import default_folder
+    from fullattention.bench.run import new_folder
     from fullattention.bench.run import run as run_bench
     from fullattention.choosing import Store
     from fullattention.records import TIMINGS
@@ -48,27 +49,35 @@ def run(options: argparse.Namespace) -> int:
     from fullattention.reports.progress import Progress
 
     counts = thread_counts(options.threads)
-    out = options.out or default_folder()
+    store = None if options.no_store else Store(options.store)
+    if store:
+        store.require_usable()
+    out = options.out or new_folder()
     worst = RIGHT
-    for count in counts:
-        status = run_bench(
-            backends=options.backend,
-            workloads=options.workload,
-            shapes=options.shape,
-            workload_files=options.workloads,
-            dtypes=options.dtype,
-            modes=options.mode,
-            device=options.device,
-            threads=count,
-            full=options.full,
-            out=out if len(counts) == 1 else out / f"threads-{count}",
-            listener=Progress(),
-            report=write_report,
-        )
-        worst = max(worst, status)
-        if status == INTERRUPTED:
-            break
-    if any(out.rglob(TIMINGS)) and not options.no_store:
-        store = Store(options.store)
-        print(f"\n{store.merge(out)} records are kept for `fullattention choose` in {store.folder}")
+    try:
+        for count in counts:
+            status = run_bench(
+                backends=options.backend,
+                workloads=options.workload,
+                shapes=options.shape,
+                workload_files=options.workloads,
+                dtypes=options.dtype,
+                modes=options.mode,
+                device=options.device,
+                threads=count,
+                full=options.full,
+                out=out if len(counts) == 1 else out / f"threads-{count}",
+                listener=Progress(),
+                report=write_report,
+            )
+            worst = max(worst, status)
+            if status in (INTERRUPTED, TERMINATED):
+                break
+    finally:
+        if store and any(out.rglob(TIMINGS)):
+            kept = store.merge(out)
+            print(f"\n{kept} records are kept for `fullattention choose` in {store.folder}")
+        if not options.out:
+            with contextlib.suppress(OSError):  # it holds something
+                out.rmdir()
     return worst

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fullattention.backends.precision import DTYPES
-from fullattention.cli.status import RIGHT, USAGE, WRONG
 from fullattention.records import Level, Verdict
+from fullattention.status import RIGHT, USAGE, WRONG
 
 
 def add(commands: Any) -> None:

@@ -19,7 +19,7 @@ from fullattention.cli import (
     verify,
     workloads,
 )
-from fullattention.cli.status import INTERRUPTED, USAGE
+from fullattention.status import USAGE, status_of, terminable
 
 COMMANDS = (backends, check, verify, fuzz, pack, workloads, bench, report, choose, results)
 
@@ -47,10 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add(subparsers)
     options = parser.parse_args(arguments)
     try:
-        status: int = options.run(options)
-    except KeyboardInterrupt:
+        with terminable():
+            status: int = options.run(options)
+    except KeyboardInterrupt as interruption:
         print("fullattention: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return status_of(type(interruption))
     except ModuleNotFoundError as error:
         if error.name not in SUITE:
             raise

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from fullattention.backends.precision import DTYPES
-from fullattention.cli.status import RIGHT, WRONG
+from fullattention.status import RIGHT, WRONG
 
 if TYPE_CHECKING:
     from fullattention.conformance.fuzz import Fuzzed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fullattention.backends.precision import DTYPES
-from fullattention.cli.status import RIGHT, WRONG
+from fullattention.status import RIGHT, WRONG
 
 
 def add(commands: Any) -> None:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fullattention.cli.status import RIGHT
 from fullattention.records import TIMINGS
+from fullattention.status import RIGHT
 
 
 def add(commands: Any) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fullattention.cli.status import RIGHT
+from fullattention.status import RIGHT
 
 
 def add(commands: Any) -> None:

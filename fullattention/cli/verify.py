@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fullattention.cli.status import RIGHT, WRONG
+from fullattention.status import RIGHT, WRONG
 
 
 def add(commands: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fullattention.cli.status import RIGHT
+from fullattention.status import RIGHT
 
 
 def add(commands: Any) -> None:

@@ -1,0 +1,183 @@
+"""Runs of the command line that end early, and stores that cannot be used: nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fullattention.choosing import Store
+from fullattention.cli import main
+from fullattention.records import Timing
+from fullattention.status import Terminated, terminable
+from tests.bench_fakes import ENVIRONMENT
+from tests.test_bench_run import CANDIDATES, SHAPE
+from tests.test_store import timing
+
+SLOW = """
+import pathlib, time
+
+def linger(result):
+    pathlib.Path(__file__).with_name("reached").touch()
+    time.sleep(60)
+
+lingering = backend(
+    "lingering", lambda result, q, k, v: linger(result) if q.shape == (7, 5, 1, 2) else result
+)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals, status: int
+) -> None:
+    (tmp_path / "candidates.py").write_text(CANDIDATES + SLOW)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "fullattention", "bench", "--threads", "1"]
+    command += ["--backend", f"{tmp_path}/candidates.py:lingering"]
+    command += ["--shape", SHAPE, "--shape", "7,5,5,1,2,2"]
+    command += ["--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")]
+    environment = os.environ | {"TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 200
+        while not (tmp_path / "reached").exists() and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(number)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == status, printed
+    assert "records are kept" in printed
+    store = Store(tmp_path / "store")
+    (kept,) = (one for key in store.hardware() for one in store.timings(key).records)
+    assert kept.backend == "lingering"
+    assert not list(scratch.glob("fullattention-*"))
+    assert not members_of(process.pid), "a worker is left"
+
+
+def members_of(session: int) -> list[str]:
+    """Commands of the living processes of a session; one that is gone in a moment counts not."""
+    deadline = time.monotonic() + 10
+    while True:
+        found = [
+            (stat.parent / "cmdline").read_text()
+            for stat in Path("/proc").glob("[0-9]*/stat")
+            if _session(stat) == session
+        ]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+
+
+def _session(stat: Path) -> int:
+    try:
+        state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+    except OSError:
+        return 0
+    return 0 if state == "Z" else int(session)
+
+
+def test_sigterm_is_raised_once_and_then_as_it_was() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(Terminated):
+            _be_terminated_twice()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _be_terminated_twice() -> None:
+    with terminable():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)  # cleaning up goes on
+
+
+def test_a_handler_that_is_there_already_stays() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with terminable():
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["bench", "--workload", "toy"], ["choose", "--workload", "toy", "--measure"]],
+    ids=lambda command: str(command[0]),
+)
+def test_a_store_that_cannot_be_used_is_refused_before_anything_is_measured(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = tmp_path / "store"
+    store.write_text("a file")
+    monkeypatch.setattr("fullattention.bench.run.run", None)  # to call it would raise
+    assert main([*command, "--store", str(store)]) == 2
+    assert f"store is {store}: no record can be kept there" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("command", ["bench", "choose"])
+def test_where_the_records_stay_is_said_if_they_cannot_be_kept(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = timing("numpy-matmul", environment=ENVIRONMENT)
+
+    def measure(*, out: Path, **options: object) -> int:
+        Store(out).add([made])
+        (place,) = out.rglob("timings.jsonl")
+        place.rename(out / "timings.jsonl")
+        return 0
+
+    def fail(store: Store, records: object) -> int:
+        raise OSError("No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("fullattention.bench.run.run", measure)
+    monkeypatch.setattr(Store, "add", _first_goes_then(fail))
+    options = ["--measure"] if command == "choose" else []
+    store = ["--store", str(tmp_path / "store")]
+    assert main([command, "--workload", "toy", *options, *store]) == 2
+    said = capsys.readouterr().err
+    assert "No space left on device: the records stay in" in said
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    folder = Path(said.split("results merge ")[1].split("`")[0])
+    assert Store(tmp_path / "other").merge(folder) == 1
+
+
+def _first_goes_then(fail: object) -> object:
+    whole, calls = Store.add, iter(range(2))
+
+    def add(store: Store, records: list[Timing]) -> object:
+        return whole(store, records) if next(calls) == 0 else fail(store, records)  # type: ignore[operator]
+
+    return add

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,13 @@ import pytest
 
 from fullattention.backends import standard
 from fullattention.backends.precision import flash
-from fullattention.bench.limits import TooLargeError, require_memory, require_time
+from fullattention.bench.inputs import InputPool
+from fullattention.bench.limits import (
+    TooLargeError,
+    require_disk,
+    require_memory,
+    require_time,
+)
 from fullattention.bench.modes import MODES, Inputs
 from fullattention.bench.workloads import Workload, parse_shape
 from fullattention.conformance.subject import Subject
@@ -31,6 +40,21 @@ def test_memory_counts_the_scores_where_they_are_stored() -> None:
     undeclared = subject(precision=online.precision, lacks={"wide_scores": "unknown"})
     with pytest.raises(TooLargeError):
         require_memory(undeclared, scores_dominate, free=10_000_000)
+
+
+def test_inputs_are_measured_against_the_disk_before_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = InputPool(tmp_path / "scratch" / "inputs", parse_shape("2,5,5,3,8,8"))
+    pool.path.parent.mkdir()
+    pool.write(1)
+    assert pool.path.stat().st_size == pool.bytes
+    free = SimpleNamespace(free=pool.bytes)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    require_disk(pool)
+    free.free -= 1
+    with pytest.raises(TooLargeError, match=f"GiB are free in {tmp_path}"):
+        require_disk(pool)
 
 
 # How long a call would take

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +15,10 @@ import threadpoolctl
 
 from fullattention.backends import names
 from fullattention.bench.ceilings import Rates
+from fullattention.bench.inputs import InputPool
 from fullattention.bench.measure import Measured
 from fullattention.bench.options import make_options, thread_counts
-from fullattention.bench.run import run
+from fullattention.bench.run import new_folder, run
 from fullattention.bench.session import BenchSession
 from fullattention.bench.workloads import Workload
 from fullattention.machine.hardware import usable_cores
@@ -186,6 +189,25 @@ def test_an_interruption_keeps_and_reports_what_was_measured(
     assert "Fastest" in capsys.readouterr().out
 
 
+def test_runs_of_the_same_second_get_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Stopped:
+            return cls(2026, 1, 2, 3, 4, 5)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datetime, "datetime", Stopped)
+    made = [new_folder() for _ in range(3)]
+    assert [folder.name for folder in made] == [
+        "2026-01-02T030405",
+        "2026-01-02T030405-2",
+        "2026-01-02T030405-3",
+    ]
+    assert all(folder.is_dir() for folder in made)
+
+
 def test_a_run_that_times_nothing_does_not_succeed(candidates: Path) -> None:
     status, heard, _ = bench(candidates, backends=["cupy-matmul"])
     assert status == 1
@@ -271,6 +293,33 @@ def test_a_contest_is_held_once_and_a_verdict_reached_once_for_each_dtype(
     verdicts = read(out / VERDICTS, Verdict)
     assert [verdict.dtypes for verdict in verdicts] == [("float32",), ("float64",)]
     assert len(read(out / TIMINGS, Timing)) == 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "disk", "reason"),
+    [
+        ("1000000,1000,1000,100,10,10", 2**60, "GiB of memory"),
+        (SHAPE, 0, "GiB are free in"),
+    ],
+)
+def test_what_is_too_large_is_not_run_and_no_inputs_are_written(
+    session: Callable[..., BenchSession],
+    monkeypatch: pytest.MonkeyPatch,
+    shape: str,
+    disk: int,
+    reason: str,
+) -> None:
+    def refuse(pool: InputPool, seed: int) -> None:
+        raise AssertionError("inputs are written")
+
+    monkeypatch.setattr(InputPool, "write", refuse)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=disk))
+    made = session("right", shapes=[shape])
+    (workload,) = made.options.workloads
+    timing = made.measure(workload).timings["right"]
+    assert timing.status == "not run"
+    assert reason in timing.reason
+    assert not made.verdicts, "nothing is judged that cannot be timed"
 
 
 def test_two_backends_are_compared_in_the_records(

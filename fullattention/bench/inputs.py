@@ -47,6 +47,12 @@ class InputPool:
     path: Path
     workload: Workload
 
+    @property
+    def bytes(self) -> int:
+        """Size of the file."""
+        elements = sum(map(self._room, self._shapes()))
+        return elements * numpy_dtype(self.workload.dtype).itemsize
+
     def write(self, seed: int) -> None:
         """Draw the numbers.
 
@@ -102,7 +108,5 @@ class InputPool:
         return (-(-math.prod(shape) // self._page) + SETS - 1) * self._page
 
     def _map(self, mode: Any) -> np.ndarray:
-        length = sum(map(self._room, self._shapes()))
-        kind = numpy_dtype(self.workload.dtype)
-        mapped = np.memmap(self.path, np.uint8, mode, shape=(length * kind.itemsize,))
-        return np.asarray(mapped).view(kind)
+        mapped = np.memmap(self.path, np.uint8, mode, shape=(self.bytes,))
+        return np.asarray(mapped).view(numpy_dtype(self.workload.dtype))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 
 from fullattention.backends.precision import UNIT_ROUNDOFF
+from fullattention.bench.inputs import InputPool
 from fullattention.bench.modes import Inputs, make_call
 from fullattention.bench.turns import Clock
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.data import numpy_dtype
-from fullattention.conformance.subject import Subject
+from fullattention.conformance.subject import Declaration, Subject
 from fullattention.machine.hardware import GIB
 
 TENSOR_COPIES = 4
@@ -35,7 +37,21 @@ class TooLargeError(Exception):
     """A workload needs more memory or time than there is; the message says how much."""
 
 
-def require_memory(subject: Subject, workload: Workload, free: int) -> None:
+def require_disk(pool: InputPool) -> None:
+    """Refuse inputs that would not fit where their file is to lie.
+
+    Raises:
+        TooLargeError: they would not.
+    """
+    free = shutil.disk_usage(pool.path.parent).free
+    if pool.bytes > free:
+        raise TooLargeError(
+            f"its inputs take {pool.bytes / GIB:.1f} GiB, {free / GIB:.1f} GiB are free in "
+            f"{pool.path.parent.parent}"
+        )
+
+
+def require_memory(subject: Declaration, workload: Workload, free: int) -> None:
     """Refuse a call that would not fit into `free` bytes of the host's memory.
 
     Only an estimate can be had beforehand, and on the host it must be: the system ends a process
@@ -51,14 +67,14 @@ def require_memory(subject: Subject, workload: Workload, free: int) -> None:
         )
 
 
-def _bytes_needed(subject: Subject, workload: Workload) -> int:
+def _bytes_needed(subject: Declaration, workload: Workload) -> int:
     B, L, S, H, E, D = workload.shape
     tensors = B * H * (L * E + S * E + S * D + L * D) * numpy_dtype(workload.dtype).itemsize
     passes = TRAINING_COPIES if workload.mode == "training" else 1
     return passes * (TENSOR_COPIES * tensors + SCORE_COPIES * _score_bytes(subject, workload))
 
 
-def _score_bytes(subject: Subject, workload: Workload) -> int:
+def _score_bytes(subject: Declaration, workload: Workload) -> int:
     """Size of all scores on the host; none where an online softmax keeps tiles of them only."""
     model = subject.precision[workload.dtype]
     online = model.tile > 0 and "wide_scores" not in subject.lacks

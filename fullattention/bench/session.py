@@ -15,6 +15,7 @@ from fullattention.backends import UnavailableError
 from fullattention.bench.ceilings import Rates, ceilings
 from fullattention.bench.ceilings import measure as measure_ceilings
 from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.limits import TooLargeError, require_disk, require_memory
 from fullattention.bench.measure import (
     THOROUGH,
     Candidate,
@@ -27,6 +28,7 @@ from fullattention.bench.options import Options, options_of
 from fullattention.bench.worker import JUDGING, OutError, Worker
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
+from fullattention.machine import hardware
 from fullattention.machine.environment import environment
 from fullattention.records import (
     CEILINGS,
@@ -100,14 +102,16 @@ class BenchSession:
 
     def _measure(self, workload: Workload) -> Measured:
         candidates, missing = [], {}
-        for spec in self.options.backends:
-            found = self._candidate(spec, workload)
-            if isinstance(found, Timing):
-                missing[found.backend] = found
-            else:
-                candidates.append(found)
         with tempfile.TemporaryDirectory(prefix="fullattention-") as folder:
             pool = InputPool(Path(folder) / "inputs", workload)
+            for spec in self.options.backends:
+                found = self._candidate(spec, pool)
+                if isinstance(found, Timing):
+                    missing[found.backend] = found
+                else:
+                    candidates.append(found)
+            if not candidates:
+                return Measured(missing, (), {}, {})
             pool.write(SEED)
             measured = measure(
                 pool,
@@ -120,18 +124,21 @@ class BenchSession:
         timings = {**missing, **measured.timings}
         return dataclasses.replace(measured, timings={name: timings[name] for name in names})
 
-    def _candidate(self, spec: str, workload: Workload) -> Candidate | Timing:
-        """The candidate, or why it cannot take part."""
-        declared, dtype = self.declarations[spec], workload.dtype
+    def _candidate(self, spec: str, pool: InputPool) -> Candidate | Timing:
+        """The candidate, or why it cannot take part, before its inputs are written."""
+        declared, workload = self.declarations[spec], pool.workload
+        dtype = workload.dtype
         if isinstance(declared, UnavailableError):
             return self._untimed(spec, workload, declared.reason)
         if dtype not in declared.precision:
             takes = f"it takes {', '.join(declared.precision)}"
             return self._untimed(spec, workload, f"{dtype}: {declared.lacks.get(dtype, takes)}")
         try:
+            require_memory(declared, workload, hardware.memory_free())
+            require_disk(pool)
             worker = self._worker(spec)
             return Candidate(declared, worker, self._verdict(spec, worker, dtype))
-        except OutError as error:
+        except (TooLargeError, OutError) as error:
             return self._untimed(spec, workload, str(error))
 
     def _untimed(self, spec: str, workload: Workload, reason: str) -> Timing:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,7 +67,7 @@ def test_torchs_peak_is_its_allocators(monkeypatch: pytest.MonkeyPatch) -> None:
         reset_peak_memory_stats=lambda: log.append("reset"),
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    assert peak_bytes("torch", "cuda:0", lambda: log.append("call")) == 250
+    assert peak_bytes("torch", "cuda", lambda: log.append("call")) == 250
     assert log == ["wait", "reset", "call", "wait"]
 
 
@@ -80,6 +82,42 @@ def test_cupys_peak_is_the_growth_of_an_emptied_pool(monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     assert peak_bytes("cupy", "cuda", lambda: held.update(bytes=350)) == 250
+
+
+@pytest.mark.parametrize(("library", "enters"), [("torch", "device"), ("cupy", "Device")])
+def test_a_gpu_by_its_number_is_the_current_one_while_it_is_asked(
+    monkeypatch: pytest.MonkeyPatch, library: str, enters: str
+) -> None:
+    current = [0]
+    asked: list[int] = []
+
+    @contextlib.contextmanager
+    def on(index: int) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    class Event:
+        def __init__(self, **_: object) -> None:
+            self.record()
+
+        def record(self) -> None:
+            asked.append(current[-1])
+
+        def synchronize(self) -> None:
+            """There is nothing to wait for."""
+
+        def elapsed_time(self, end: Event) -> float:
+            return 1.0
+
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=Event.elapsed_time, **{enters: on})
+    monkeypatch.setitem(sys.modules, library, SimpleNamespace(cuda=cuda))
+    timer = device_timer(library, "cuda:1")
+    assert timer is not None
+    timer.start()
+    timer.stop()
+    assert asked == [1, 1, 1, 1]
+    assert current == [0]
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
@@ -105,7 +143,7 @@ def test_device_time_is_that_between_two_events(
 
     cuda = SimpleNamespace(Event=Event, get_elapsed_time=Event.elapsed_time)
     monkeypatch.setitem(sys.modules, library, SimpleNamespace(cuda=cuda))
-    timer = device_timer(library, "cuda:0")
+    timer = device_timer(library, "cuda")
     assert timer is not None
     timer.start()
     assert timer.stop() == 0.25

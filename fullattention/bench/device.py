@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +30,26 @@ def device_timer(library: str, device: str) -> DeviceTimer | None:
     """The device's own clock; None where it has none, or none that this module can read."""
     if device.partition(":")[0] != "cuda":
         return None
+    on = functools.partial(_on, library, device)
     if library == "torch":
-        return _Events(lambda: sys.modules["torch"].cuda.Event(enable_timing=True), _torch_elapsed)
+        cuda = sys.modules["torch"].cuda
+        return _Events(on, lambda: cuda.Event(enable_timing=True), _torch_elapsed)
     if library == "cupy":
-        return _Events(sys.modules["cupy"].cuda.Event, sys.modules["cupy"].cuda.get_elapsed_time)
+        cuda = sys.modules["cupy"].cuda
+        return _Events(on, cuda.Event, cuda.get_elapsed_time)
     return None
+
+
+def _on(library: str, device: str) -> contextlib.AbstractContextManager[Any]:
+    """Make a GPU the current one of its library; "cuda" is the current one."""
+    index = device.partition(":")[2]
+    if not index:
+        return contextlib.nullcontext()
+    cuda = sys.modules[library].cuda
+    on: contextlib.AbstractContextManager[Any] = (
+        cuda.device(int(index)) if library == "torch" else cuda.Device(int(index))
+    )
+    return on
 
 
 def _torch_elapsed(start: Any, end: Any) -> float:
@@ -41,17 +58,29 @@ def _torch_elapsed(start: Any, end: Any) -> float:
 
 
 class _Events:
-    """CUDA events; torch and CuPy name what they do alike, and both count milliseconds."""
+    """CUDA events; torch and CuPy name what they do alike, and both count milliseconds.
 
-    def __init__(self, make: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> None:
+    They are made and recorded with their GPU as the current one, since its queue is the one meant.
+    """
+
+    def __init__(
+        self,
+        on: Callable[[], contextlib.AbstractContextManager[Any]],
+        make: Callable[[], Any],
+        elapsed: Callable[[Any, Any], float],
+    ) -> None:
+        self.on = on
         self.elapsed = elapsed
-        self.first, self.last = make(), make()
+        with on():
+            self.first, self.last = make(), make()
 
     def start(self) -> None:
-        self.first.record()
+        with self.on():
+            self.first.record()
 
     def stop(self) -> float:
-        self.last.record()
+        with self.on():
+            self.last.record()
         self.last.synchronize()
         return self.elapsed(self.first, self.last) / 1000
 
@@ -66,9 +95,11 @@ def peak_bytes(
     """
     kind = device.partition(":")[0]
     if kind == "cuda" and library == "torch":
-        return _torch_peak(sys.modules["torch"].cuda, call)
+        with _on(library, device):
+            return _torch_peak(sys.modules["torch"].cuda, call)
     if kind == "cuda" and library == "cupy":
-        return _cupy_peak(sys.modules["cupy"], call)
+        with _on(library, device):
+            return _cupy_peak(sys.modules["cupy"], call)
     return _resident_peak(proc, call) if kind == "cpu" else None
 
 

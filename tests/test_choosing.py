@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from fullattention.choosing.store import Store
 from fullattention.cli import main
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Choice, Comparison, Option, Timing
+from fullattention.reports.blocks import as_text
+from fullattention.reports.choices import choice_blocks
 from fullattention.reports.marked import with_marked
 from tests.test_store import timing
 
@@ -81,6 +84,65 @@ def test_nothing_measured_is_refused_with_the_command_that_measures() -> None:
 def test_a_timing_of_another_kind_of_call_tells_nothing(field: str, value: str) -> None:
     with pytest.raises(NothingMeasuredError):
         choice(measured("numpy-matmul", 1e-3, **{field: value}))
+
+
+def test_the_advice_is_the_whole_command_and_names_the_store_that_was_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--shape", "8,6,6,2,8,8", "--dtype", "float64", "--mask", "padding"]
+    asked += ["--mode", "weights", "--device", "cpu", "--threads", "1"]
+    store = ["--store", str(tmp_path / "a store")]
+    assert main(["choose", *asked, *store]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert f"  by what is kept in {tmp_path / 'a store'}" in said
+    (advice,) = [line for line in said if line.startswith("This measures it: ")]
+    command = shlex.split(advice.removeprefix("This measures it: "))
+    assert command == ["fullattention", "choose", "--measure", *asked, *store]
+    assert max(map(len, said)) < 250
+    with pytest.raises(NothingMeasuredError) as usual:
+        choice()
+    assert "--store" in str(usual.value), "the one that the tests ask is not the user's"
+    with pytest.raises(NothingMeasuredError) as own:
+        rank(Request(shape=TOY, threads=1), known_here(Store()), ())
+    assert "--store" not in str(own.value)
+
+
+def test_a_disturbed_timing_ranks_only_where_there_is_no_other() -> None:
+    disturbed = {"other_load": 9.0}
+    quiet, loud = measured("numpy-matmul", 2e-3), measured("numpy-matmul", 9e-3, **disturbed)
+    assert choice(quiet, loud).options[0].seconds == 2e-3, "an older one that was undisturbed"
+    found = choice(quiet, measured("numpy-reference", 1e-3, **disturbed))
+    assert found.backend == "numpy-matmul"
+    other = options(found)["numpy-reference"]
+    assert (other.basis, other.seconds) == ("unknown", None)
+    assert "only while others disturbed it" in other.reason
+    alone = choice(loud, measured("numpy-reference", 1e-3, throttlings=3))
+    assert [(o.backend, o.reason) for o in alone.options] == [
+        ("numpy-reference", "disturbed"),
+        ("numpy-matmul", "disturbed"),
+    ]
+    assert "disturbed" in as_text(choice_blocks(alone))
+
+
+def test_a_wrong_result_counts_however_disturbed_it_was() -> None:
+    found = choice(
+        measured("numpy-reference", 1e-3),
+        measured("numpy-reference", 1e-3, status="wrong", reason="off", other_load=9.0),
+        measured("numpy-matmul", 2e-3),
+    )
+    assert options(found)["numpy-reference"].basis == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("threads", "status"), [("all", 0), (str(usable_cores()), 0), ("1,999", 2), ("few", 2)]
+)
+def test_a_choice_is_for_one_number_of_threads_or_all(
+    tmp_path: Path, threads: str, status: int
+) -> None:
+    environment = dataclasses.replace(HERE.here, threads=usable_cores())
+    Store(tmp_path).add([measured("numpy-matmul", 1e-3, environment=environment)])
+    command = ["choose", "--workload", "toy", "--store", str(tmp_path), "--threads", threads]
+    assert main(command) == status
 
 
 def test_a_timing_with_other_threads_tells_nothing() -> None:
@@ -242,7 +304,7 @@ def test_the_command_line_refuses_to_guess(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["choose", "--workload", "toy", "--store", str(tmp_path)]) == 2
-    assert "nothing was measured on this hardware" in capsys.readouterr().err
+    assert "nothing was measured that tells of" in capsys.readouterr().err
 
 
 def test_results_are_listed_merged_and_exported(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
@@ -13,6 +13,7 @@ import numpy as np
 
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.precision import DTYPES, Precision
+from fullattention.records import Mask
 
 Array = Any
 """An array of a backend's own library."""
@@ -92,7 +93,7 @@ gradients can be differentiated again."""
 
 def own_device(array: Array) -> str:
     """The device that an array names itself, such as "cpu" or "cuda:0"."""
-    return _text_of(array.device)
+    return str(array.device)
 
 
 def own_reshape(array: Array, shape: Shape) -> Array:
@@ -118,11 +119,6 @@ def own_any(array: Array) -> Array:
 def own_and_not(array: Array, other: Array) -> Array:
     """Where a boolean array is True and another, which broadcasts to it, is not."""
     return array & ~other
-
-
-@functools.cache  # a call of the layer asks several times, and small calls last microseconds
-def _text_of(value: object) -> str:
-    return str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +216,16 @@ class Backend:
             raise UnsupportedError(self.name, capability, f"it takes {', '.join(self.precision)}")
 
 
+USED_BY_MASK: Mapping[Mask, tuple[str, ...]] = MappingProxyType(
+    {"none": (), "causal": ("causal",), "padding": ("mask",)}
+)
+
+
+def needs(dtype: str, mask: Mask, uses: Iterable[str]) -> tuple[str, ...]:
+    """What a backend must have for a call: its dtype, its mask's capability, and what it uses."""
+    return (dtype, *USED_BY_MASK[mask], *uses)
+
+
 def _refuse_unknown(name: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -233,4 +239,11 @@ def broadcast_strides(shape: Shape, strides: Shape) -> Shape:
 
 def dtype_name(array: Array) -> str:
     """Name of an array's dtype as NumPy spells it, whatever library it comes from."""
-    return _text_of(array.dtype).removeprefix("torch.")
+    dtype = array.dtype
+    # torch.compile cannot trace a cache, and would warn of it.
+    return _numpy_name(dtype) if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+
+
+@functools.cache  # NumPy takes microseconds, and a call of the layer asks several times
+def _numpy_name(dtype: np.dtype) -> str:
+    return str(dtype)

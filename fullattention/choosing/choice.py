@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from fullattention.backends import Backend, UnavailableError, load, names
-from fullattention.backends.interface import Sizes
+from fullattention.backends.interface import Sizes, needs
 from fullattention.backends.precision import DTYPES
 from fullattention.choosing.hardware_key import hardware_key
 from fullattention.choosing.model import fit
@@ -14,6 +16,12 @@ from fullattention.choosing.store import Store
 from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Choice, Comparison, Environment, Mask, Mode, Option, Timing
+
+USED_BY_MODE: Mapping[str, tuple[str, ...]] = {
+    "weights": ("weights",),
+    "training": ("gradient", "dropout"),
+}
+"""Capabilities that a timed call uses by its mode."""
 
 
 class NothingMeasuredError(LookupError):
@@ -53,12 +61,19 @@ class Request:
             raise ValueError(f"threads is {self.threads}: at least 1")
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the command line calls such a call."""
+        return (
+            *("--shape", ",".join(map(str, self.shape)), "--dtype", self.dtype),
+            *("--mask", self.mask, "--mode", self.mode),
+            *("--device", self.device, "--threads", str(self.threads)),
+        )
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The capabilities that such a call uses, its dtype first."""
-        by_mask = {"none": (), "causal": ("causal",), "padding": ("mask",)}[self.mask]
-        by_mode = {"weights": ("weights",), "training": ("gradient", "dropout")}
         kept = ("determinism",) if self.deterministic else ()
-        return (self.dtype, *by_mask, *by_mode.get(self.mode, ()), *kept, *self.uses)
+        return needs(self.dtype, self.mask, (*USED_BY_MODE.get(self.mode, ()), *kept, *self.uses))
 
     def is_of(self, record: Timing | Comparison) -> bool:
         """Whether a record is of such a call, in whatever shape.
@@ -75,6 +90,8 @@ class Request:
 class Known:
     """What is kept of this hardware."""
 
+    folder: Path
+    """Of the store."""
     key: str
     here: Environment
     timings: Sequence[Timing]
@@ -92,6 +109,7 @@ def known_here(store: Store | None = None) -> Known:
     key = hardware_key(here)
     kept = store or Store()
     return Known(
+        folder=kept.folder,
         key=key,
         here=here,
         timings=kept.timings(key).records,
@@ -105,7 +123,7 @@ def choose(
     dtype: str = "float32",
     mask: Mask = "none",
     mode: Mode = "forward",
-    device: str = "cpu",
+    device: object = "cpu",
     threads: int | None = None,
     max_memory: int | None = None,
     deterministic: bool = False,
@@ -118,7 +136,7 @@ def choose(
         dtype: of the arrays.
         mask: "none", "causal" or "padding".
         mode: "forward", "weights", "training" or "host".
-        device: where the arrays lie.
+        device: where the arrays lie, by name or as torch has it.
         threads: that the libraries may use; None: as many as there are usable cores.
         max_memory: bytes that a call may take at its peak; None: any.
         deterministic: whether the same input must give the same bits.
@@ -138,7 +156,7 @@ def choose(
         dtype=dtype,
         mask=mask,
         mode=mode,
-        device=device,
+        device=str(device),
         threads=usable_cores() if threads is None else threads,
         max_memory=max_memory,
         deterministic=deterministic,
@@ -149,16 +167,18 @@ def choose(
 def rank(request: Request, known: Known, backends: Iterable[str]) -> Choice:
     """Rank some backends for a call.
 
+    Timings that were disturbed count only where there are no others, of whatever backend.
+
     Raises:
         NothingMeasuredError: none of them that could run it was measured.
     """
     timings = [timing for timing in known.timings if request.is_of(timing)]
-    options = [
-        _option(name, request, [t for t in timings if t.backend == name], known.here)
-        for name in backends
-    ]
-    if all(option.seconds is None for option in options):
-        raise NothingMeasuredError(_nothing(request, known.key, options))
+    of = {name: [timing for timing in timings if timing.backend == name] for name in backends}
+    options = [_option(name, request, of[name], known.here, calm=True) for name in of]
+    if not any(map(_has_time, options)):
+        options = [_option(name, request, of[name], known.here, calm=False) for name in of]
+    if not any(map(_has_time, options)):
+        raise NothingMeasuredError(_nothing(request, known, options))
     comparisons = [one for one in known.comparisons if request.is_of(one)]
     return Choice(
         shape=request.shape,
@@ -173,7 +193,10 @@ def rank(request: Request, known: Known, backends: Iterable[str]) -> Choice:
     )
 
 
-def _option(name: str, request: Request, timings: Sequence[Timing], here: Environment) -> Option:
+def _option(
+    name: str, request: Request, timings: Sequence[Timing], here: Environment, *, calm: bool
+) -> Option:
+    """What is known of a backend, by its undisturbed timings alone where it is to be `calm`."""
     try:
         backend = load(name, request.device)
     except UnavailableError as error:
@@ -188,7 +211,20 @@ def _option(name: str, request: Request, timings: Sequence[Timing], here: Enviro
     if not fresh:
         reason = "; ".join(dict.fromkeys(stale.values())) or "not measured here"
         return Option(backend=name, basis="unknown", reason=reason)
-    return _told(name, request, fresh)
+    told = [timing for timing in fresh if not (calm and _is_disturbed(timing))]
+    if not told:
+        reason = f"measured only while others disturbed it, last {fresh[-1].environment.time[:10]}"
+        return Option(backend=name, basis="unknown", reason=reason)
+    return _told(name, request, told)
+
+
+def _is_disturbed(timing: Timing) -> bool:
+    """Whether a time is one that disturbance may have lengthened."""
+    return timing.status == "timed" and timing.disturbed
+
+
+def _has_time(option: Option) -> bool:
+    return option.seconds is not None
 
 
 def _lacking(backend: Backend, request: Request) -> str:
@@ -237,6 +273,7 @@ def _told(name: str, request: Request, timings: Sequence[Timing]) -> Option:
         high=last.upper_quartile,
         error_over_bound=last.error_over_bound,
         measured=last.environment.time,
+        reason="disturbed" if last.disturbed else "",
     )
 
 
@@ -261,6 +298,7 @@ def _interpolated(name: str, request: Request, timings: Sequence[Timing]) -> Opt
         reason = f"this shape was not measured, and too few others were: {len(newest)}"
         return Option(backend=name, basis="unknown", reason=reason)
     estimate = model.at(request.shape)
+    disturbed = any(map(_is_disturbed, newest.values()))
     return Option(
         backend=name,
         basis="interpolated",
@@ -268,7 +306,7 @@ def _interpolated(name: str, request: Request, timings: Sequence[Timing]) -> Opt
         low=estimate.seconds / estimate.factor,
         high=estimate.seconds * estimate.factor,
         model_error=model.error,
-        reason=f"told from {len(newest)} other shapes",
+        reason=f"told from {len(newest)} other shapes" + (", disturbed" if disturbed else ""),
     )
 
 
@@ -302,11 +340,18 @@ def _tied(best: Option, other: Option, verdicts: Mapping[str, str]) -> bool:
     return (other.low or 0.0) <= (best.high or 0.0)
 
 
-def _nothing(request: Request, key: str, options: Sequence[Option]) -> str:
-    shape = ",".join(map(str, request.shape))
-    reasons = "; ".join(f"{option.backend}: {option.reason}" for option in options)
-    return (
-        f"nothing was measured on this hardware ({key}) that tells of {request.mode}, mask "
-        f"{request.mask}, {request.dtype} on {request.device} with {request.threads} threads: "
-        f"run `fullattention choose --measure --shape {shape}` or `fullattention bench` ({reasons})"
+def _nothing(request: Request, known: Known, options: Sequence[Option]) -> str:
+    """What was looked for and where, the command that measures it, and why each backend is out."""
+    command = ["fullattention", "choose", "--measure", *request.arguments]
+    if known.folder != Store().folder:
+        command += ["--store", str(known.folder)]
+    what = f"{request.mode}, mask {request.mask}, {request.dtype} on {request.device}"
+    return "\n".join(
+        (
+            f"nothing was measured that tells of {what} with {request.threads} threads",
+            f"  on this hardware: {known.key}",
+            f"  by what is kept in {known.folder}",
+            f"This measures it: {shlex.join(command)}",
+            *(f"  {option.backend}: {option.reason}" for option in options),
+        )
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from fullattention.cli.status import INTERRUPTED, RIGHT, USAGE
 from fullattention.records import TIMINGS, Mask, Mode
+from fullattention.status import INTERRUPTED, RIGHT, TERMINATED, USAGE
 
 if TYPE_CHECKING:
     from fullattention.bench.workloads import Workload
@@ -27,7 +29,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--mask", choices=get_args(Mask), help="default: the workload's, or none")
     parser.add_argument("--mode", choices=get_args(Mode), default="forward")
     parser.add_argument("--device", default="cpu", help="default: cpu")
-    parser.add_argument("--threads", type=int, metavar="N", help="default: all usable cores")
+    parser.add_argument("--threads", default="all", metavar="N", help="default: all usable cores")
     parser.add_argument("--max-memory", type=float, metavar="GIB", help="that a call may take")
     parser.add_argument("--deterministic", action="store_true", help="the same bits every time")
     parser.add_argument("--measure", action="store_true", help="measure this call first")
@@ -38,6 +40,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Choose and print the choice."""
+    from fullattention.bench.options import thread_counts
     from fullattention.bench.workloads import parse_shape, the_one
     from fullattention.choosing import Store, choose
     from fullattention.machine.hardware import GIB
@@ -50,10 +53,13 @@ def run(options: argparse.Namespace) -> int:
         mask=options.mask or workload.mask,
         mode=options.mode,
     )
+    threads, *more = thread_counts(options.threads)
+    if more:
+        raise ValueError(f"threads is {options.threads!r}: a choice is for one number of them")
     store = Store(options.store)
     if options.measure:
-        status = _measure(options, workload, store)
-        if status in (USAGE, INTERRUPTED):
+        status = _measure(options, workload, threads, store)
+        if status in (USAGE, INTERRUPTED, TERMINATED):
             return status
     choice = choose(
         workload.shape,
@@ -61,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         mask=workload.mask,
         mode=workload.mode,
         device=options.device,
-        threads=options.threads,
+        threads=threads,
         max_memory=None if options.max_memory is None else int(options.max_memory * GIB),
         deterministic=options.deterministic,
         store=store,
@@ -73,24 +79,31 @@ def run(options: argparse.Namespace) -> int:
     return RIGHT
 
 
-def _measure(options: argparse.Namespace, workload: Workload, store: Store) -> int:
+def _measure(options: argparse.Namespace, workload: Workload, threads: int, store: Store) -> int:
     """Time every backend on one workload, and keep the records; `bench`'s exit status."""
     from fullattention.bench.run import run as run_bench
     from fullattention.bench.workload_files import write_workloads
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
 
-    with tempfile.TemporaryDirectory(prefix="fullattention-") as scratch:
-        write_workloads(Path(scratch, "workloads.json"), [workload])
-        out = Path(scratch, "run")
+    store.require_usable()
+    with contextlib.ExitStack() as cleaning:
+        scratch = Path(tempfile.mkdtemp(prefix="fullattention-"))
+        cleaning.callback(shutil.rmtree, scratch)
+        write_workloads(scratch / "workloads.json", [workload])
+        out = scratch / "run"
         status = run_bench(
-            workload_files=[str(Path(scratch, "workloads.json"))],
+            workload_files=[str(scratch / "workloads.json")],
             device=options.device,
-            threads=options.threads,
+            threads=threads,
             out=out,
             listener=Progress(),
             report=write_report,
         )
         if (out / TIMINGS).exists():
-            store.merge(out)
+            try:
+                store.merge(out)
+            except OSError:  # which says that the records stay
+                cleaning.pop_all()
+                raise
     return status

@@ -26,7 +26,6 @@ class Call(NamedTuple):
     weights: bool
     dropout: bool
     gradient: bool
-    threads: int
 
     @property
     def shape(self) -> Sizes:
@@ -54,26 +53,26 @@ class Call(NamedTuple):
         return "weights" if self.weights else "forward"
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """The capabilities that the call uses, its dtype first."""
-        wanted = (
-            ("mask", self.mask == "padding"),
-            ("causal", self.mask == "causal"),
-            ("weights", self.weights),
-            ("dropout", self.dropout),
-            ("gradient", self.gradient),
-        )
-        return (self.dtype, *(name for name, needed in wanted if needed))
+    def uses(self) -> tuple[str, ...]:
+        """The capabilities that the call uses beside its dtype and mask."""
+        return tuple(name for name in ("weights", "dropout", "gradient") if getattr(self, name))
 
 
 def call_of(
     layer: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, attn_mask: Any
 ) -> Call:
-    """The call that a layer would make, by its settings under the names that the layer keeps.
+    """The call that a layer would make, by its settings under the names that the layer keeps."""
+    return Call._make(fields_of(layer, queries, keys, values, attn_mask))
 
-    It runs before every attention: nothing here may be slow.
+
+def fields_of(
+    layer: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, attn_mask: Any
+) -> tuple[Any, ...]:
+    """The fields of `call_of`, which are equal to it and have its hash.
+
+    They are gathered before every attention: nothing here may be slow.
     """
-    return Call(
+    return (
         queries.shape,
         keys.shape[1],
         values.shape[-1],
@@ -85,7 +84,6 @@ def call_of(
         layer.training and dropout_of(layer) > 0,
         torch.is_grad_enabled()
         and (queries.requires_grad or keys.requires_grad or values.requires_grad),
-        torch.get_num_threads(),
     )
 
 

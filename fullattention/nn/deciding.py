@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import shlex
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fullattention.backends import Backend, load, names
+from fullattention.backends.interface import needs
+from fullattention.backends.torch_followers import FORWARD_MODE
 from fullattention.nn.call import Call
 
 if TYPE_CHECKING:
@@ -21,46 +24,72 @@ if TYPE_CHECKING:
 AUTO = "auto"
 
 DEFAULTS = ("torch-sdpa", "torch-einsum")
-"""What runs where nothing tells which is fastest: the second where the first lacks something."""
+"""What runs where nothing tells which is fastest, and where torch has to see every operation: the
+second where the first lacks something."""
 
-_decisions: dict[tuple[Call, bool], Backend] = {}
-"""By call, and by whether it may be measured."""
+_decisions: dict[tuple[tuple[Any, ...], int, bool], Backend] = {}
+"""By call, torch's number of threads, and whether it may be measured."""
+
+_defaults: dict[str, tuple[Backend, ...]] = {}
+"""By kind of device, as far as they are loaded."""
 
 _deciding = threading.RLock()
 """Held while a decision is made: two threads must not measure at a time."""
 
 
-def decide(call: Call, tune: bool) -> Backend:
-    """The backend for a call; a lookup from the second time on.
-
-    While torch compiles or exports a model, it is one of `DEFAULTS`, whose code torch can follow.
-    """
-    if torch.compiler.is_compiling():
-        return _default(call)
-    backend = _decisions.get((call, tune))
+def decide(fields: tuple[Any, ...], tune: bool) -> Backend:
+    """The backend for the call with these fields; a lookup from the second time on."""
+    key = (fields, torch.get_num_threads(), tune)
+    backend = _decisions.get(key)
     if backend is not None:
         return backend
     with _deciding:
-        if (call, tune) not in _decisions:
-            _decisions[call, tune] = _decided(call, tune)
-        return _decisions[call, tune]
+        if key not in _decisions:
+            _decisions[key] = _decided(Call._make(fields), tune)
+        return _decisions[key]
 
 
-def refused(call: Call, tune: bool) -> Backend:
+def refused(fields: tuple[Any, ...], tune: bool) -> Backend:
     """What runs from now on where the backend that was decided for refuses a call."""
-    _decisions[call, tune] = backend = _default(call)
+    backend = default(fields)
+    _decisions[fields, torch.get_num_threads(), tune] = backend
     return backend
+
+
+def default(fields: tuple[Any, ...], followed_by: str = "") -> Backend:
+    """The first of `DEFAULTS` that can run the call with these fields, or the last.
+
+    Args:
+        fields: as `fields_of` gives them.
+        followed_by: what has to see the call's operations, as `follower` says.
+    """
+    call = Call._make(fields)
+    load_defaults(call.device.type)
+    fused, plain = _defaults[call.device.type]
+    lacking = any(need in fused.lacks for need in needs(call.dtype, call.mask, call.uses))
+    return plain if lacking or followed_by == FORWARD_MODE else fused
+
+
+def load_defaults(device: str) -> None:
+    """Have `DEFAULTS` at hand for a kind of device.
+
+    They load in a thread of their own: to load, they try things, and what follows the operations of
+    this thread would follow those.
+    """
+    if device not in _defaults:
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            _defaults[device] = tuple(thread.map(load, DEFAULTS, [device] * len(DEFAULTS)))
 
 
 def _decided(call: Call, tune: bool) -> Backend:
     if not _is_choosable(call):
-        return _default(call)
+        return default(call)
     choice = _choice(call)
     if tune and not _was_measured(choice):
         _measure(call)
         choice = _choice(call)
     if isinstance(choice, str):
-        return _default(call)
+        return default(call)
     return load(choice.backend, call.device.type)
 
 
@@ -81,16 +110,8 @@ def _measure(call: Call) -> None:
     Raises:
         RuntimeError: it fails; the message is what the measuring said.
     """
-    command = [sys.executable, "-m", "fullattention", "choose", "--measure"]
-    for option, value in (
-        ("--shape", ",".join(map(str, call.shape))),
-        ("--dtype", call.dtype),
-        ("--mask", call.mask),
-        ("--mode", call.mode),
-        ("--device", call.device.type),
-        ("--threads", str(call.threads)),
-    ):
-        command += [option, value]
+    arguments = _request(call).arguments
+    command = [sys.executable, "-m", "fullattention", "choose", "--measure", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"tune: {shlex.join(command)} failed: {done.stderr.strip()}")
@@ -101,11 +122,17 @@ def explained(call: Call) -> str:
     """The decision for a call, and every backend's time or the reason why it has none."""
     choice = _choice(call, every=True)
     if isinstance(choice, str):
-        return f"{_default(call).name}, by default: {choice}"
-    from fullattention.reports.blocks import as_text
-    from fullattention.reports.choices import choice_blocks
-
+        return f"{default(call).name}, by default: {choice}"
+    try:
+        from fullattention.reports.blocks import as_text
+        from fullattention.reports.choices import choice_blocks
+    except ModuleNotFoundError as error:
+        return f"{choice.backend}; why not the others needs {_missing(error)}"
     return as_text(choice_blocks(choice))
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    return f"{error.name}, which is not installed: pip install 'fullattention[suite]'"
 
 
 def forget() -> None:
@@ -121,7 +148,7 @@ def _choice(call: Call, *, every: bool = False) -> Choice | str:
 
         known = _known()
     except ModuleNotFoundError as error:
-        return f"{error.name} is not installed, which reading what was measured needs"
+        return f"reading what was measured needs {_missing(error)}"
     try:
         return rank(_request(call), known, names() if every else known.backends)
     except NothingMeasuredError as error:
@@ -144,13 +171,7 @@ def _request(call: Call) -> Request:
         mask=call.mask,
         mode=call.mode,
         device=call.device.type,
-        threads=call.threads,
-        uses=call.needs,
+        threads=torch.get_num_threads(),
+        uses=call.uses,
         library="torch",
     )
-
-
-def _default(call: Call) -> Backend:
-    """The first of `DEFAULTS` that can run a call, or the last."""
-    fused, plain = (load(name, call.device.type) for name in DEFAULTS)
-    return plain if any(need in fused.lacks for need in call.needs) else fused

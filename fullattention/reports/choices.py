@@ -48,7 +48,7 @@ def _row(option: Option) -> list[str]:
 
 def _basis(option: Option) -> str:
     if option.basis == "measured":
-        return f"measured {option.measured[:10]}"
+        return ", ".join(filter(None, [f"measured {option.measured[:10]}", option.reason]))
     if option.model_error is None:
         return option.basis
     return f"{option.basis}, {option.reason}; off by {math.expm1(option.model_error):.0%} on those"

@@ -75,7 +75,7 @@ def backend_with(fault: str) -> Backend:
     """A backend whose gradients have a fault; "none" has none."""
     return Backend(
         name="own-backward",
-        attend=differentiable(Passes(fault)),
+        attend=differentiable("own-backward", Passes(fault)),
         arrays=ARRAYS,
         seed=seed,
         precision={dtype: standard(dtype) for dtype in ("float32", "float64")},

@@ -114,5 +114,5 @@ def test_a_lazily_negated_tensor_is_read_negated() -> None:
 
     negated = torch.randn((2, 5, 3, 8), dtype=torch.complex128).conj().imag
     assert negated.is_neg()
-    attend = differentiable(ByMemory("none"))
+    attend = differentiable("by-memory", ByMemory("none"))
     attend(*(negated,) * 3, hidden=None, causal=False, scale=1.0, dropout=0.0, weights=False)

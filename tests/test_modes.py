@@ -42,10 +42,10 @@ def returning(change: Callable[[torch.Tensor], torch.Tensor]) -> type:
 
 @pytest.mark.parametrize("name", ["torch-einsum", "torch-sdpa", "torch-sdpa-flash"])
 @pytest.mark.parametrize("check", IN_MODES, ids=lambda check: check.id)
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
 def test_the_layer_is_right_in_every_mode(name: str, check: Check) -> None:
+    needs_weights = check.id.startswith("W1") and name != "torch-einsum"
     result = run_check(load_subject(name), check)
-    assert result.status == ("unsupported" if "weights" in result.detail else "passed"), result
+    assert result.status == ("unsupported" if needs_weights else "passed"), result
 
 
 @pytest.mark.parametrize("change", [torch.Tensor.float, torch.Tensor.bfloat16])

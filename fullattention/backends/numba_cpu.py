@@ -217,16 +217,17 @@ def backend(device: str) -> Backend:
 
 def for_torch(device: str) -> Backend:
     """Numba's kernels on torch's tensors, with gradients."""
-    _require("numba-cpu-torch", device)
+    name = "numba-cpu-torch"
+    _require(name, device)
     import torch
 
     from fullattention.backends import torch_arrays, torch_autograd
-    from fullattention.backends.numba_cpu_torch import attend as attend_tensors
+    from fullattention.backends.numba_cpu_torch import TensorKernels
 
     return Backend(
-        name="numba-cpu-torch",
+        name=name,
         version=f"{torch.__version__}, numba {numba.__version__}",
-        attend=attend_tensors,
+        attend=torch_autograd.differentiable(name, TensorKernels()),
         arrays=torch_arrays.ARRAYS,
         device=device,
         seed=torch_arrays.seed,

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from fullattention.backends import torch_autograd
-from fullattention.backends.interface import Array, Attend, dtype_name
+from fullattention.backends.interface import dtype_name
 from fullattention.backends.numba_cpu import Direction, Plan, plan
 from fullattention.backends.passes import Options
-
-
-def attend(*tensors: Array, **options: Any) -> tuple[Array, Array | None]:
-    """Attend over torch tensors; see `interface.Attend`.
-
-    torch.compile leaves it as it is, since it cannot see what compiled code does to an address.
-    """
-    if torch.compiler.is_compiling():
-        return _attend_uncompiled(*tensors, **options)
-    return _attend(*tensors, **options)
 
 
 class TensorKernels:
@@ -72,9 +59,7 @@ def _address(tensor: torch.Tensor | None) -> int:
         return 0
     address = tensor.data_ptr()
     if address == 0:  # reading there would end the process
-        raise RuntimeError(
-            "a tensor has no memory: it is fake, all zeros without storage, or freed"
-        )
+        raise RuntimeError("a tensor has no memory: it is all zeros without storage, or freed")
     return address
 
 
@@ -100,7 +85,3 @@ def _plan(
         options.dropout,
         torch.get_num_threads(),
     )
-
-
-_attend: Attend = torch_autograd.differentiable(TensorKernels())
-_attend_uncompiled: Attend = torch.compiler.disable(_attend)  # type: ignore[no-untyped-call]

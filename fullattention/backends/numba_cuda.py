@@ -94,7 +94,9 @@ def for_torch(device: str) -> Backend:
     return Backend(
         name=TORCH_NAME,
         version=version,
-        attend=attributed(TORCH_NAME, torch_autograd.differentiable(passes.TorchKernels())),
+        attend=attributed(
+            TORCH_NAME, torch_autograd.differentiable(TORCH_NAME, passes.TorchKernels())
+        ),
         arrays=torch_arrays.ARRAYS,
         device=device,
         seed=torch_arrays.seed,

@@ -9,6 +9,7 @@ import torch
 
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Array, Arrays, Shape
+from fullattention.backends.torch_followers import follower
 
 
 def require_device(backend: str, device: str) -> None:
@@ -70,8 +71,12 @@ def _zeros(shape: Shape, like: torch.Tensor) -> torch.Tensor:
     return like.new_zeros(shape) + like.reshape(-1)[:0].sum()
 
 
+def _device(tensor: torch.Tensor) -> str:
+    return "cpu" if tensor.is_cpu else str(tensor.device)  # to spell a device takes a while
+
+
 def _any_true(tensor: torch.Tensor) -> bool:
-    return tensor.device.type != "cpu" or torch.compiler.is_compiling() or bool(tensor.any())
+    return tensor.device.type != "cpu" or bool(follower(tensor)) or bool(tensor.any())
 
 
 def _vjp(
@@ -102,5 +107,6 @@ ARRAYS = Arrays(
     zeros=_zeros,
     contiguous=torch.Tensor.contiguous,
     any_true=_any_true,
+    device=_device,
     vjp=_vjp,
 )

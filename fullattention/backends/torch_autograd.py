@@ -6,13 +6,18 @@ from typing import Any, Protocol
 
 import torch
 
+from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Attend
 from fullattention.backends.passes import Options
+from fullattention.backends.torch_followers import follower
 
 LARGEST_SEED = 2**63 - 1
 
 ONCE = "its backward kernels have no derivative"
 """Why a backend of such kernels lacks double_backward."""
+
+
+UNSEEN = "its kernels read and write memory by themselves, so torch sees no operation"
 
 
 class Kernels(Protocol):
@@ -56,6 +61,7 @@ class _Attention(torch.autograd.Function):
         k: torch.Tensor,
         v: torch.Tensor,
         hidden: torch.Tensor | None,
+        name: str,
         kernels: Kernels,
         options: Options,
         weights: bool,
@@ -63,7 +69,7 @@ class _Attention(torch.autograd.Function):
         out, a, logsumexp = kernels.forward(q, k, v, hidden, options, weights=weights)
         ctx.save_for_backward(q, k, v, hidden, out, logsumexp)
         ctx.set_materialize_grads(False)
-        ctx.kernels, ctx.options = kernels, options
+        ctx.name, ctx.kernels, ctx.options = name, kernels, options
         return out, a
 
     @staticmethod
@@ -71,12 +77,13 @@ class _Attention(torch.autograd.Function):
         ctx: Any, g_out: torch.Tensor | None, g_weights: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         q, k, v, hidden, out, logsumexp = ctx.saved_tensors
+        _require_unfollowed(ctx.name, g_out, g_weights, q, k, v)
         g_out = torch.zeros_like(out) if g_out is None else g_out.resolve_neg().contiguous()
         g_weights = None if g_weights is None else g_weights.resolve_neg().contiguous()
         gradients = _Gradients.apply(  # type: ignore[no-untyped-call]
             ctx.kernels, ctx.options, g_out, g_weights, q, k, v, hidden, out, logsumexp
         )
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 class _Gradients(torch.autograd.Function):
@@ -97,9 +104,21 @@ class _Gradients(torch.autograd.Function):
         raise RuntimeError(f"lacks double_backward: {ONCE}")
 
 
-def differentiable(kernels: Kernels) -> Attend:
+def _require_unfollowed(name: str, *tensors: torch.Tensor | None) -> None:
+    """Refuse what torch would take for a call of no operations.
+
+    Raises:
+        UnsupportedError: something follows operations beside autograd.
+    """
+    followed_by = follower(*tensors)
+    if followed_by:
+        raise UnsupportedError(name, f"support for {followed_by}", UNSEEN)
+
+
+def differentiable(name: str, kernels: Kernels) -> Attend:
     """The `attend` of a pair of passes; calls that need no gradient skip autograd's bookkeeping.
 
+    It refuses calls of which torch has to see the operations. torch.compile leaves it as it is.
     Dropout draws its seed from torch's generator of the CPU, whatever the device.
     """
 
@@ -114,14 +133,22 @@ def differentiable(kernels: Kernels) -> Attend:
         dropout: float,
         weights: bool,
     ) -> tuple[Array, Array | None]:
+        _require_unfollowed(name, q, k, v, hidden)
         seed = int(torch.randint(LARGEST_SEED, ())) if dropout > 0 else 0
         options = Options(causal=causal, scale=scale, dropout=dropout, seed=seed)
         # A lazy negation is no part of the memory that kernels read.
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
         if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            out, a = _Attention.apply(q, k, v, hidden, kernels, options, weights)  # type: ignore[no-untyped-call]
+            out, a = _Attention.apply(q, k, v, hidden, name, kernels, options, weights)  # type: ignore[no-untyped-call]
         else:
             out, a, _ = kernels.forward(q, k, v, hidden, options, weights=weights)
         return out, a
 
-    return attend
+    uncompiled: Attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
+
+    def attend_uncompiled(*tensors: Array, **options: Any) -> tuple[Array, Array | None]:
+        if torch.compiler.is_compiling():
+            return uncompiled(*tensors, **options)
+        return attend(*tensors, **options)
+
+    return attend_uncompiled

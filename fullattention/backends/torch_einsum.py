@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from fullattention.backends import torch_arrays
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import DTYPES, stored
+from fullattention.backends.torch_followers import follower
 
 LEAK = (
     "this machine's bfloat16 product carries NaN into the row before where E is no multiple of 32"
@@ -26,15 +27,21 @@ def attend(
     scale: float,
     dropout: float,
     weights: bool,
+    leaking: bool = False,
 ) -> tuple[Array, Array | None]:
-    """Attend with every step stored in the input's dtype; see `interface.Attend`."""
+    """Attend with every step stored in the input's dtype; see `interface.Attend`.
+
+    `leaking` says that bfloat16 products are to be kept from carrying NaN between rows.
+    """
     scores = torch.einsum("blhe,bshe->bhls", q, k)
     if causal:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     if hidden is not None:
-        scores = scores.masked_fill_(hidden, -torch.inf)
+        # In place it spares memory, but torch.func knows no mask there that has more axes.
+        fill = scores.masked_fill if follower(hidden) else scores.masked_fill_
+        scores = fill(hidden, -torch.inf)
     a = F.dropout(torch.softmax(scale * scores, dim=-1), dropout, training=dropout > 0)
-    if hidden is not None and a.dtype == torch.bfloat16 and a.is_cpu and leaks():
+    if leaking and hidden is not None and a.dtype == torch.bfloat16:
         return _apart(a, v), a if weights else None
     out = torch.einsum("bhls,bshd->blhd", a, v)
     return out, a if weights else None
@@ -65,15 +72,16 @@ def _apart(a: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 def backend(device: str) -> Backend:
     """The einsum path on one device."""
     torch_arrays.require_device("torch-einsum", device)
+    leaking = device == "cpu" and leaks()
     return Backend(
         name="torch-einsum",
         version=torch.__version__,
-        attend=attend,
+        attend=functools.partial(attend, leaking=leaking),
         arrays=torch_arrays.ARRAYS,
         device=device,
         seed=torch_arrays.seed,
         precision={dtype: stored(dtype) for dtype in DTYPES},
         masked_rows="nan",
         lacks={"wide_scores": "scores are stored in the input's dtype"},
-        deviates={"N4": LEAK} if device == "cpu" and leaks() else {},
+        deviates={"N4": LEAK} if leaking else {},
     )

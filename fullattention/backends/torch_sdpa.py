@@ -39,7 +39,8 @@ def attend(
     weights: bool,
 ) -> tuple[Array, Array | None]:
     """Attend by whichever kernel torch picks; see `interface.Attend`."""
-    with ONE_CHOICE:
+    # torch.compile cannot trace a lock, and would leave the call out of its graph.
+    with contextlib.nullcontext() if torch.compiler.is_compiling() else ONE_CHOICE:
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),

@@ -8,9 +8,18 @@ import torch
 
 from fullattention.backends import Backend, InvalidInputError, UnsupportedError, load
 from fullattention.backends.interface import MaskedRows
+from fullattention.backends.torch_followers import follower
 from fullattention.layer import Policy, check_inputs
-from fullattention.nn.call import Call, call_of
-from fullattention.nn.deciding import AUTO, DEFAULTS, decide, explained, refused
+from fullattention.nn.call import call_of, fields_of
+from fullattention.nn.deciding import (
+    AUTO,
+    DEFAULTS,
+    decide,
+    default,
+    explained,
+    load_defaults,
+    refused,
+)
 
 
 class FullAttention(torch.nn.Module, Policy):
@@ -26,7 +35,8 @@ class FullAttention(torch.nn.Module, Policy):
         output_attention: whether `forward` returns the weights.
         backend: "auto" for the fastest that was measured on this hardware for the call at hand; or
             a name, `module:object`, `path.py[:object]`, or a `Backend` of torch arrays.
-        device: where a backend that is given by name runs; "auto" follows the queries.
+        device: where a backend that is given by name runs, itself by name or as a `torch.device`;
+            "auto" follows the queries.
         masked_rows: what a query gets when all keys are hidden from it: "nan" as in
             Time-Series-Library, or "zero".
         tune: whether "auto" stops to measure, for some seconds, at a call of a kind that was not
@@ -46,7 +56,7 @@ class FullAttention(torch.nn.Module, Policy):
         output_attention: bool = False,
         *,
         backend: str | Backend = AUTO,
-        device: str = "cpu",
+        device: object = "cpu",
         masked_rows: MaskedRows = "nan",
         tune: bool = False,
     ) -> None:
@@ -74,24 +84,20 @@ class FullAttention(torch.nn.Module, Policy):
         """Attend; see `fullattention.FullAttention.forward`."""
         if self.backend:
             return self.attend_by(self.backend, queries, keys, values, attn_mask)
-        call = self._call(queries, keys, values, attn_mask)
-        backend = decide(call, self.tune)
+        try:
+            fields = fields_of(self, queries, keys, values, attn_mask)
+        except (AttributeError, IndexError, ValueError, TypeError):
+            _check(queries, keys, values)  # says what is wrong with them
+            raise
+        followed_by = follower(queries, keys, values, getattr(attn_mask, "mask", attn_mask))
+        backend = default(fields, followed_by) if followed_by else decide(fields, self.tune)
         try:
             return self.attend_by(backend, queries, keys, values, attn_mask)
         except UnsupportedError:  # a limit that shapes near this one did not meet
             if backend.name in DEFAULTS:
                 raise
-            backend = refused(call, self.tune)
+            backend = refused(fields, self.tune)
             return self.attend_by(backend, queries, keys, values, attn_mask)
-
-    def _call(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, attn_mask: Any
-    ) -> Call:
-        try:
-            return call_of(self, queries, keys, values, attn_mask)
-        except (AttributeError, IndexError, ValueError, TypeError):
-            _check(queries, keys, values)  # says what is wrong with them
-            raise
 
     def explain(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, attn_mask: Any = None
@@ -104,7 +110,11 @@ class FullAttention(torch.nn.Module, Policy):
         if self.backend:
             return f"{self.backend.name}, as it was asked for"
         _check(queries, keys, values)
-        return explained(call_of(self, queries, keys, values, attn_mask))
+        call = call_of(self, queries, keys, values, attn_mask)
+        followed_by = follower(queries, keys, values, getattr(attn_mask, "mask", attn_mask))
+        if followed_by:
+            return f"{default(call, followed_by).name}, by default: {followed_by} sees operations"
+        return explained(call)
 
     def extra_repr(self) -> str:
         """The settings, for `print(model)`."""
@@ -122,9 +132,10 @@ def _check(queries: Any, keys: Any, values: Any) -> None:
     check_inputs(load(DEFAULTS[-1], device), queries, keys, values)
 
 
-def _fixed(backend: str | Backend, device: str) -> Backend | None:
+def _fixed(backend: str | Backend, device: object) -> Backend | None:
     """The backend that was asked for; None where it is chosen call by call."""
     if backend == AUTO:
+        load_defaults("cpu")  # before torch traces anything
         return None
     if not isinstance(backend, str | Backend):
         raise InvalidInputError(f"backend is {backend!r}: 'auto', a name or a Backend [C8]")

@@ -74,7 +74,7 @@ def with_gradient(
 
     return _backend(
         name,
-        torch_autograd.differentiable(FusedKernels(name, runtime)),
+        torch_autograd.differentiable(name, FusedKernels(name, runtime)),
         torch_arrays.ARRAYS,
         device,
         version,

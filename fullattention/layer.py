@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.errors import InvalidInputError
-from fullattention.backends.interface import Array, Arrays, Backend, MaskedRows, Sizes, dtype_name
+from fullattention.backends.interface import (
+    Array,
+    Arrays,
+    Backend,
+    MaskedRows,
+    Sizes,
+    dtype_name,
+    needs,
+)
 from fullattention.backends.registry import load
+from fullattention.records import Mask
 
 SMALLEST, LARGEST = 2.0**-126, 3.4028234663852886e38
 """Float32's normal numbers."""
@@ -20,7 +29,7 @@ class Policy:
     """The layer's settings, and what they make of a call, whichever backend runs it.
 
     Raises:
-        InvalidInputError: a setting is out of its range.
+        InvalidInputError: a setting is out of its range, now or when it is set anew.
     """
 
     training: bool
@@ -34,19 +43,20 @@ class Policy:
         output_attention: bool,
         masked_rows: MaskedRows,
     ) -> None:
-        if not (is_real(attention_dropout) and 0 <= attention_dropout <= 1):
-            raise InvalidInputError(
-                f"attention_dropout is {attention_dropout!r}: a probability in [0, 1] [P1]"
-            )
-        if not (scale is None or is_real(scale)):
-            raise InvalidInputError(f"scale is {scale!r}: a real number or None [S1]")
-        if masked_rows not in ("nan", "zero"):
-            raise InvalidInputError(f"masked_rows is {masked_rows!r}: 'nan' or 'zero' [M6]")
         self.mask_flag = mask_flag
         self.scale = scale
-        self.attention_dropout = float(attention_dropout)
+        self.attention_dropout = attention_dropout
         self.output_attention = output_attention
         self.masked_rows = masked_rows
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "attention_dropout" and not (is_real(value) and 0 <= value <= 1):
+            raise InvalidInputError(f"{name} is {value!r}: a probability in [0, 1] [P1]")
+        if name == "scale" and not (value is None or is_real(value)):
+            raise InvalidInputError(f"{name} is {value!r}: a real number or None [S1]")
+        if name == "masked_rows" and value not in ("nan", "zero"):
+            raise InvalidInputError(f"{name} is {value!r}: 'nan' or 'zero' [M6]")
+        super().__setattr__(name, value)
 
     def attend_by(
         self, backend: Backend, queries: Array, keys: Array, values: Array, attn_mask: Any
@@ -55,26 +65,21 @@ class Policy:
         sizes = check_inputs(backend, queries, keys, values)
         scale = resolve_scale(self.scale, sizes.E)
         check_scale(scale, dtype_name(queries))
-        hidden, causal = self._resolve_mask(backend, attn_mask, sizes)
-        dropout = self.attention_dropout if self.training else 0.0
-        for capability, needed in (
-            (dtype_name(queries), True),
-            ("mask", hidden is not None),
-            ("causal", causal),
-            ("dropout", dropout > 0),
-            ("weights", self.output_attention),
-        ):
-            if needed:
-                backend.require(capability)
+        hidden, causal = self._resolve_mask(backend, attn_mask, sizes, queries)
+        dropout = float(self.attention_dropout) if self.training else 0.0
+        mask: Mask = "causal" if causal else "none" if hidden is None else "padding"
+        uses = ["dropout"] * (dropout > 0) + ["weights"] * bool(self.output_attention)
+        for capability in needs(dtype_name(queries), mask, uses):
+            backend.require(capability)
         return self._attend(backend, queries, keys, values, sizes, hidden, causal, scale, dropout)
 
     def _resolve_mask(
-        self, backend: Backend, attn_mask: Any, sizes: Sizes
+        self, backend: Backend, attn_mask: Any, sizes: Sizes, queries: Array
     ) -> tuple[Array | None, bool]:
         if not self.mask_flag:
             return None, False
         if attn_mask is not None:
-            return check_mask(backend, attn_mask, sizes), False
+            return check_mask(backend, attn_mask, sizes, queries), False
         if sizes.L == 1:  # the layer hides s > l only where both axes have it
             return None, False
         if sizes.L != sizes.S:
@@ -145,7 +150,7 @@ class FullAttention(Policy):
         attention_dropout: probability of dropping a weight in training.
         output_attention: whether `forward` returns the weights.
         backend: a name, `module:object`, `path.py[:object]`, or a `Backend`.
-        device: where a backend that is given by name runs.
+        device: where a backend that is given by name runs, itself by name or as torch has it.
         masked_rows: what a query gets when all keys are hidden from it: "nan" as in
             Time-Series-Library, or "zero".
 
@@ -163,7 +168,7 @@ class FullAttention(Policy):
         output_attention: bool = False,
         *,
         backend: str | Backend = "numpy-matmul",
-        device: str = "cpu",
+        device: object = "cpu",
         masked_rows: MaskedRows = "nan",
     ) -> None:
         if not isinstance(backend, str | Backend):
@@ -262,7 +267,7 @@ def check_inputs(backend: Backend, queries: Array, keys: Array, values: Array) -
     arguments = {"queries": queries, "keys": keys, "values": values}
     for name, array in arguments.items():
         check_library(backend, name, array)
-        check_device(backend, name, array)
+        check_device(backend, name, array, queries)
         if array.ndim != 4:
             raise InvalidInputError(
                 f"{name} has shape {tuple(array.shape)}: it must be 4-D, (batch, time, heads, "
@@ -309,15 +314,21 @@ def check_library(backend: Backend, name: str, array: Any) -> None:
         )
 
 
-def check_device(backend: Backend, name: str, array: Any) -> None:
-    """Refuse an array on another kind of device than the backend was loaded for.
+def check_device(backend: Backend, name: str, array: Any, queries: Any) -> None:
+    """Refuse an array on another device than the queries, or than the backend was loaded for.
 
-    What a backend can do depends on the device.
+    What a backend can do depends on the kind of device.
 
     Raises:
-        InvalidInputError: the kinds differ.
+        InvalidInputError: the devices differ.
     """
     device = backend.arrays.device(array)
+    if array is not queries:
+        if device != (others := backend.arrays.device(queries)):
+            raise InvalidInputError(
+                f"{name} is on {device} and queries on {others}: they must be on one device [C8]"
+            )
+        return
     kind = device.partition(":")[0]
     if kind != backend.device.partition(":")[0]:
         raise InvalidInputError(
@@ -326,16 +337,16 @@ def check_device(backend: Backend, name: str, array: Any) -> None:
         )
 
 
-def check_mask(backend: Backend, attn_mask: Any, sizes: Sizes) -> Array:
+def check_mask(backend: Backend, attn_mask: Any, sizes: Sizes, queries: Array) -> Array:
     """The mask as a 4-D boolean array that broadcasts to (B, H, L, S).
 
     Raises:
-        InvalidInputError: it is not boolean [M3] or does not broadcast [M4].
+        InvalidInputError: it is not boolean [M3], does not broadcast [M4], or lies elsewhere [C8].
     """
     is_array = isinstance(attn_mask, backend.arrays.type)
     mask: Array = attn_mask if is_array else attn_mask_of(attn_mask)
     check_library(backend, "attn_mask", mask)
-    check_device(backend, "attn_mask", mask)
+    check_device(backend, "attn_mask", mask, queries)
     if dtype_name(mask) != "bool":
         raise InvalidInputError(
             f"attn_mask has dtype {dtype_name(mask)}: it must be boolean, True = hidden [M3]"

@@ -76,6 +76,8 @@ def test_check_of_a_wrong_backend_exits_1_and_says_what_where_and_how_to_repeat_
     ("arguments", "says"),
     [
         (["check", "nonsense"], "no backend is called 'nonsense'"),
+        (["check", "numpy-matmul", "--timeout", "-1"], "timeout is -1: a positive number"),
+        (["check", "numpy-matmul", "--timeout", "nan"], "timeout is nan: a positive number"),
         (["check", "no/such/file.py"], "there is no file"),
         (["check", "no_such_module:thing"], "there is no module 'no_such_module'"),
         (["check", "cupy-matmul"], "unavailable"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from fullattention.backends import InvalidInputError, UnsupportedError, load
+from fullattention.backends.interface import needs
 from fullattention.bench.workload_files import read_workloads, write_workloads
 from fullattention.choosing.choice import Known, known_here
 from fullattention.choosing.store import Store
@@ -147,7 +149,8 @@ def test_a_call_is_decided_once(knows: Any) -> None:
     knows_nothing_more = deciding.decide(call_of(layer, *inputs(), None), tune=False)
     assert first is knows_nothing_more
     call = call_of(layer, *inputs(), None)
-    assert (call, False) in deciding._decisions  # noqa: SLF001 - a lookup is what the test is about
+    key = (call, torch.get_num_threads(), False)
+    assert key in deciding._decisions  # noqa: SLF001 - a lookup is what the test is about
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,7 @@ def test_a_call_is_told_apart_by_mask_and_mode(
 ) -> None:
     layer = FullAttention(*settings).train(gradient)
     call = call_of(layer, *inputs(gradient=gradient), mask)
-    assert (call.mask, call.mode, call.needs) == expected
+    assert (call.mask, call.mode, needs(call.dtype, call.mask, call.uses)) == expected
     assert tuple(call.shape) == SHAPE
 
 
@@ -180,12 +183,53 @@ def test_explain_says_what_would_run_and_why_not_the_others(knows: Any) -> None:
     assert FullAttention(backend="torch-einsum").explain(*inputs()).startswith("torch-einsum, as")
 
 
+def test_explain_without_the_suites_libraries_says_which_extra_brings_them(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knows(measured("torch-sdpa", 2e-3), measured("torch-einsum", 1e-3))
+    for name in ("fullattention.reports.blocks", "fullattention.reports.choices"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "tabulate", None)
+    said = FullAttention(False).eval().explain(*inputs())
+    assert said.startswith("torch-einsum; ")
+    assert "tabulate, which is not installed: pip install 'fullattention[suite]'" in said
+
+
 @pytest.mark.parametrize("broken", ["ndim", "array", "sizes"])
 def test_wrong_input_gets_the_layers_own_error(knows: Any, broken: str) -> None:
     q, k, v = inputs()
     wrong: Any = {"ndim": (q[0], k, v), "array": (q.numpy(), k, v), "sizes": (q, k[:, :5], v)}
     with pytest.raises(InvalidInputError, match="C8"):
         FullAttention(False)(*wrong[broken], None)
+
+
+@pytest.mark.parametrize("which", ["keys", "values", "attn_mask"])
+def test_tensors_on_two_devices_are_named_with_both(knows: Any, which: str) -> None:
+    q, k, v = inputs()
+    mask = torch.zeros((1, 1, 12, 12), dtype=torch.bool)
+    given = {"queries": q, "keys": k, "values": v, "attn_mask": mask}
+    given[which] = given[which].to("meta")
+    with pytest.raises(InvalidInputError, match=f"{which} is on meta and queries on cpu: .* one"):
+        FullAttention(True)(**given)
+
+
+def test_a_torch_device_is_as_good_as_its_name() -> None:
+    q, k, v = inputs()
+    for device in ("cpu", torch.device("cpu")):
+        layer = FullAttention(False, backend="torch-einsum", device=device).eval()
+        assert layer.backend is load("torch-einsum")
+        assert layer(q, k, v, None)[0].shape == q.shape
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("attention_dropout", 7), ("scale", "big"), ("masked_rows", "one")]
+)
+def test_a_setting_is_checked_whenever_it_is_set(name: str, value: Any) -> None:
+    layer = FullAttention(False)
+    before = getattr(layer, name)
+    with pytest.raises(InvalidInputError, match=f"{name} is {value!r}"):
+        setattr(layer, name, value)
+    assert getattr(layer, name) == before
 
 
 def test_a_backend_of_numpy_arrays_is_refused() -> None:

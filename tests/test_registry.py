@@ -207,7 +207,7 @@ def test_a_missing_library_names_the_extra_that_brings_it(monkeypatch: pytest.Mo
     with pytest.raises(
         UnavailableError, match=r"torch is not installed: pip install 'fullattention\[torch\]'"
     ):
-        load.__wrapped__("torch-einsum")
+        registry._loaded.__wrapped__("torch-einsum", "cpu")  # noqa: SLF001 - anew
 
 
 def missing(library: str) -> str:
@@ -283,13 +283,14 @@ def test_a_broken_entry_point_is_named_but_breaks_only_itself(
     monkeypatch.setattr(registry, "_entry_points", lambda: {"broken": "no_such_package:backend"})
     assert "broken" in names()
     with pytest.raises(LookupError, match="'broken': there is no module 'no_such_package'"):
-        load.__wrapped__("broken")
+        registry._loaded.__wrapped__("broken", "cpu")  # noqa: SLF001 - anew
     assert load("numpy-matmul").name == "numpy-matmul"
 
 
 def test_an_entry_point_does_not_replace_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_entry_points", lambda: {"numpy-matmul": "math:pi"})
-    assert load.__wrapped__("numpy-matmul").name == "numpy-matmul"
+    anew = registry._loaded.__wrapped__("numpy-matmul", "cpu")  # noqa: SLF001
+    assert anew.name == "numpy-matmul"
     assert names().count("numpy-matmul") == 1
 
 
@@ -302,3 +303,11 @@ def test_every_built_in_target_exists_whether_its_library_does_or_not() -> None:
         tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert attribute in functions, target
+
+
+def test_a_backend_is_built_once_however_its_device_is_named() -> None:
+    class Named:
+        def __str__(self) -> str:
+            return "cpu"
+
+    assert load("numpy-matmul") is load("numpy-matmul", "cpu") is load("numpy-matmul", Named())

@@ -45,15 +45,23 @@ def names() -> list[str]:
     return list(dict.fromkeys([*BUILT_IN, *_entry_points()]))
 
 
-@functools.cache
-def load(spec: str, device: str = "cpu") -> Backend:
-    """The backend that a name, `module:object` or `path.py[:object]` stands for.
+def load(spec: str, device: object = "cpu") -> Backend:
+    """The backend that a name, `module:object` or `path.py[:object]` stands for, built once.
+
+    Args:
+        spec: what it goes by.
+        device: where it is to run, by name or as torch has it.
 
     Raises:
         UnavailableError: it cannot run here; the reason says why.
         LookupError: there is no such backend.
         TypeError: the object is no backend.
     """
+    return _loaded(spec, str(device))
+
+
+@functools.cache
+def _loaded(spec: str, device: str) -> Backend:
     found = load_object(spec)
     if isinstance(found, Backend):
         if found.device != device:

@@ -83,12 +83,13 @@ def declaration_of(subject: Subject) -> Declaration:
     return Declaration(**{name: getattr(subject, name) for name in names})
 
 
-def load_subject(candidate: str | Backend | Callable[..., Any], device: str = "cpu") -> Subject:
+def load_subject(candidate: str | Backend | Callable[..., Any], device: object = "cpu") -> Subject:
     """The candidate that a name, `module:object`, `path.py[:object]` or an object stands for.
 
     Raises:
         UnavailableError, LookupError, TypeError: as `backends.load`.
     """
+    device = str(device)
     name = candidate if isinstance(candidate, str) else getattr(candidate, "__qualname__", "")
     found = _loaded(candidate, device) if isinstance(candidate, str) else candidate
     if isinstance(found, Backend):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -62,7 +63,7 @@ class LocalCandidate:
 def check(
     candidate: str | Backend | Callable[..., Any],
     *,
-    device: str = "cpu",
+    device: object = "cpu",
     level: Level = "quick",
     dtypes: Sequence[str] = (),
     only: str = "",
@@ -74,7 +75,7 @@ def check(
     Args:
         candidate: a name, `module:object`, `path.py[:object]`, a Backend, a class with the layer's
             constructor and forward, or a function of q, k and v.
-        device: where it runs.
+        device: where it runs, by name or as torch has it.
         level: "quick", "standard" or "full".
         dtypes: which to check; all that the candidate takes if empty.
         only: beginning of the ids of the checks to run, and no others.
@@ -113,7 +114,7 @@ def judge_subject(
 def check_isolated(
     candidate: str,
     *,
-    device: str = "cpu",
+    device: object = "cpu",
     level: Level = "quick",
     dtypes: Sequence[str] = (),
     only: str = "",
@@ -124,8 +125,13 @@ def check_isolated(
     """Judge a candidate in a process of its own, which it may hang or take down; see `check`.
 
     One check may take `timeout` seconds.
+
+    Raises:
+        ValueError: it is no positive number.
     """
-    with IsolatedCandidate(candidate, device, timeout=timeout) as isolated:
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout is {timeout:g}: a positive number of seconds")
+    with IsolatedCandidate(candidate, str(device), timeout=timeout) as isolated:
         verdict = _judge(isolated, level, dtypes, only, exceptions, progress)
     return dataclasses.replace(verdict, spec=candidate, environment=isolated.environment)
 

@@ -46,7 +46,7 @@ def replace(
     model: torch.nn.Module,
     backend: str | Backend = AUTO,
     *,
-    device: str = "cpu",
+    device: object = "cpu",
     masked_rows: MaskedRows = "nan",
     tune: bool = False,
 ) -> list[Replacement]:

@@ -194,6 +194,14 @@ def aa(session: nox.Session) -> None:
 
 
 @nox.session
+def drop_in(session: nox.Session) -> None:
+    """Measure what the drop-in costs a call and gains a model; the tables go into the docs."""
+    install(session, *CPU_EXTRAS, "suite", groups=("test",))
+    document = ("--tune", "--write", "docs/choosing.md")
+    session.run("python", "-m", "tools.drop_in", *document, *session.posargs)
+
+
+@nox.session
 def regret(session: nox.Session) -> None:
     """Measure the catalogue, choose for each shape by all the others, and write what that costs."""
     install(session, "suite", *backend_extras())

@@ -30,7 +30,7 @@ from fullattention.bench.workloads import CATALOGUE
 from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Environment, Speed
-from fullattention.reports.marked import with_marked
+from fullattention.reports.marked import write_marked
 
 CASES = (
     ("torch-sdpa", "toy"),
@@ -267,8 +267,7 @@ def main() -> None:
     text = section(run(options.minutes, options.threads), command, here)
     print(text)
     if options.write:
-        document = options.write.read_text(encoding="utf-8")
-        options.write.write_text(with_marked(document, "aa", text), encoding="utf-8")
+        write_marked(options.write, "aa", text)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def backend(device: str) -> Backend:
     return Backend(
         name=NAME,
         version=version,
-        attend=attributed(NAME, torch_autograd.differentiable(TritonKernels())),
+        attend=attributed(NAME, torch_autograd.differentiable(NAME, TritonKernels())),
         arrays=torch_arrays.ARRAYS,
         device=device,
         seed=torch_arrays.seed,

@@ -58,7 +58,7 @@ def _regret(options: argparse.Namespace) -> int:
     from fullattention.choosing.choice import known_here
     from fullattention.choosing.regret import regrets
     from fullattention.reports.blocks import as_markdown, as_text
-    from fullattention.reports.marked import with_marked
+    from fullattention.reports.marked import write_marked
     from fullattention.reports.regrets import regret_blocks
     from fullattention.reports.report import environment_lines
 
@@ -69,9 +69,7 @@ def _regret(options: argparse.Namespace) -> int:
     )
     print(as_text(blocks), end="")
     if options.write:
-        document = options.write.read_text(encoding="utf-8")
-        document = with_marked(document, "regret", as_markdown(blocks))
-        options.write.write_text(document, encoding="utf-8")
+        write_marked(options.write, "regret", as_markdown(blocks))
     return RIGHT
 
 

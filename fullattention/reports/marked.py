@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 def with_marked(document: str, name: str, text: str) -> str:
     """A document with the text between `<!-- begin NAME -->` and `<!-- end NAME -->` replaced.
@@ -15,3 +17,13 @@ def with_marked(document: str, name: str, text: str) -> str:
     if not (found and closed):
         raise ValueError(f"the document lacks {begin} or {end} after it")
     return f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}"
+
+
+def write_marked(path: Path, name: str, text: str) -> None:
+    """Replace what stands between the markers of a document.
+
+    Raises:
+        ValueError: the document lacks a marker.
+    """
+    document = path.read_text(encoding="utf-8")
+    path.write_text(with_marked(document, name, text), encoding="utf-8")

@@ -24,4 +24,4 @@ def _cut(device: str, name: str, **tuning: Any) -> Backend:
     from fullattention.backends.triton_kernels.passes import TritonKernels
 
     kernels = TritonKernels(tuning=Tuning(**tuning))
-    return replace(made, name=name, attend=torch_autograd.differentiable(kernels))
+    return replace(made, name=name, attend=torch_autograd.differentiable(name, kernels))

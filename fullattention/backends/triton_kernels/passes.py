@@ -31,12 +31,6 @@ class Launch:
 
     def queue(self, like: torch.Tensor) -> None:
         """Queue it on torch's current stream of a tensor's device."""
-        if torch.compiler.is_compiling():  # which would trace the interpreter's own code
-            torch.compiler.disable(self._queue)(like)  # type: ignore[no-untyped-call]
-        else:
-            self._queue(like)
-
-    def _queue(self, like: torch.Tensor) -> None:
         cut = self.tiles
         with _on_device(like):
             self.kernel[(cut.programs,)](

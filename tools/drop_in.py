@@ -1,0 +1,234 @@
+"""What the drop-in module costs and gains: `python -m tools.drop_in`.
+
+Two tables. What "auto" adds to a call after the first of its kind, against the same layer that is
+told its backend; and the time of a small PatchTST, in inference and in training, after `replace`
+over before. Both sides take turns in blocks, as backends do in `fullattention bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import functools
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fullattention.bench.contest import Blocks
+from fullattention.bench.inputs import SEED
+from fullattention.bench.ratio import FINAL, REPORTED, Ratio
+from fullattention.bench.turns import TURN
+from fullattention.bench.workloads import CATALOGUE, Workload
+from fullattention.machine.environment import environment
+from fullattention.machine.hardware import usable_cores
+from fullattention.nn import FullAttention, replace
+from fullattention.nn.call import fields_of
+from fullattention.nn.deciding import decide
+from fullattention.reports.blocks import Block, Lines, Table, as_markdown
+from fullattention.reports.marked import write_marked
+from fullattention.reports.report import environment_lines
+from fullattention.reports.units import digits, seconds
+from tests.patchtst import PatchTST
+
+GOAL = 3e-6
+"""Seconds that "auto" may add to a call."""
+
+CALLS: Mapping[str, tuple[str, bool, bool]] = {
+    "forward": ("toy", False, False),
+    "causal": ("toy", True, False),
+    "training": ("toy", False, True),
+    "forward, larger": ("tslib/patchtst/etth1/h8", False, False),
+}
+"""What is called -> workload, whether causal, whether with gradients."""
+
+SERIES, STEPS, HORIZON, VARIATES = 32, 336, 96, 7
+
+SETTINGS: dict[str, Any] = {
+    "steps": STEPS,
+    "horizon": HORIZON,
+    "d_model": 16,
+    "n_heads": 4,
+    "layers": 3,
+}
+"""PatchTST's own for ETTh1."""
+
+WARM_UP = 3
+"""Calls of a side before the first block."""
+
+LEAST = 8
+"""Blocks, whatever they take."""
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two sides that took turns."""
+
+    before: float
+    """Seconds per call of the second, the median over the blocks."""
+    ratio: Ratio
+    """Of the first's time over the second's."""
+
+
+def compare(
+    run: Run, against: Run, budget: float, clock: Callable[[], float] = time.perf_counter
+) -> Compared:
+    """Let two take turns in blocks of random order for so many seconds."""
+    sides = {"run": run, "against": against}
+    calls = {name: _calls_of_a_turn(side, clock) for name, side in sides.items()}
+    order, blocks, end = random.Random(SEED), Blocks(), clock() + budget
+    while len(blocks.rows) < LEAST or clock() < end:
+        row = {}
+        for name in order.sample(list(sides), len(sides)):
+            start = clock()
+            for _ in range(calls[name]):
+                sides[name]()
+            row[name] = (clock() - start) / calls[name]
+        blocks.rows.append(row)
+    return Compared(statistics.median(blocks.times("against")), blocks.ratio("run", "against"))
+
+
+def _calls_of_a_turn(run: Run, clock: Callable[[], float]) -> int:
+    taken = []
+    for _ in range(WARM_UP):
+        start = clock()
+        run()
+        taken.append(clock() - start)
+    return max(1, round(TURN / min(taken)))
+
+
+# What the decision costs.
+
+
+def decision(budget: float) -> list[Block]:
+    """What "auto" adds to a call, for each of `CALLS`."""
+    rows = []
+    for name, (workload, causal, gradient) in CALLS.items():
+        q, k, v = _tensors(CATALOGUE[workload], gradient)
+        auto = FullAttention(causal, attention_dropout=0.0).train(gradient)
+        chosen = decide(fields_of(auto, q, k, v, None), tune=False).name
+        told = FullAttention(causal, attention_dropout=0.0, backend=chosen).train(gradient)
+        found = compare(
+            functools.partial(auto, q, k, v, None),
+            functools.partial(told, q, k, v, None),
+            budget / len(CALLS),
+        )
+        added = [(ratio - 1) * found.before for ratio in _estimate(found.ratio)]
+        rows.append([name, workload, chosen, seconds(found.before), *map(_microseconds, added)])
+    columns = ("call", "workload", "backend", "told", "added, us", "from", "to")
+    goal = f'"auto" may add {GOAL * 1e6:g} us to a call after the first of its kind.'
+    return [Lines([goal]), Table(columns, rows, right=columns[3:])]
+
+
+def _tensors(workload: Workload, gradient: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    B, L, S, H, E, D = workload.shape
+    make = functools.partial(torch.randn, requires_grad=gradient)
+    return make((B, L, H, E)), make((B, S, H, E)), make((B, S, H, D))
+
+
+def _estimate(ratio: Ratio) -> tuple[float, float, float]:
+    """The ratio, and its interval."""
+    return ratio.ratio, *ratio.interval(REPORTED)
+
+
+def _microseconds(value: float) -> str:
+    return f"{value * 1e6:.2f}"
+
+
+# What a model gains.
+
+
+def model(budget: float, *, tune: bool) -> list[Block]:
+    """A PatchTST's time after `replace` over before, in inference and in training."""
+    torch.manual_seed(SEED)
+    before = PatchTST(**SETTINGS)
+    after = copy.deepcopy(before)
+    replace(after, tune=tune)
+    series = torch.randn(SERIES, STEPS + HORIZON, VARIATES)
+    rows = []
+    for name, running in (("inference", _inference), ("training step", _training)):
+        run, against = running(after, series), running(before, series)
+        chosen = ", ".join(backends_of(after, run))
+        found = compare(run, against, budget / 2)
+        ratio, low, high = map(digits, _estimate(found.ratio))
+        cells = [seconds(found.before), ratio, f"{low} - {high}", found.ratio.verdict(FINAL)]
+        rows.append([name, chosen, *cells])
+    what = (
+        f"PatchTST for ETTh1: {SERIES} series of {STEPS} steps and {VARIATES} variates, "
+        f"{SETTINGS['layers']} layers, {SETTINGS['n_heads']} heads, d_model {SETTINGS['d_model']}."
+    )
+    columns = ("run", '"auto" takes', "before", "after / before", "95 % interval", "verdict")
+    return [Lines([what]), Table(columns, rows, right=columns[2:5])]
+
+
+def _inference(network: torch.nn.Module, series: torch.Tensor) -> Run:
+    def run() -> None:
+        network.eval()
+        with torch.no_grad():
+            network(series[:, :STEPS])
+
+    return run
+
+
+def _training(network: torch.nn.Module, series: torch.Tensor) -> Run:
+    optimizer = torch.optim.Adam(network.parameters(), 1e-4)
+
+    def run() -> None:
+        network.train()
+        loss = torch.nn.functional.mse_loss(network(series[:, :STEPS]), series[:, STEPS:])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return run
+
+
+def backends_of(network: torch.nn.Module, run: Run) -> list[str]:
+    """The backends that the drop-ins of a model decide for in a run, each once."""
+    found: dict[str, None] = {}
+
+    def note(layer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        queries, keys, values, attn_mask = (*given, *named.values())[:4]
+        fields = fields_of(layer, queries, keys, values, attn_mask)
+        found[decide(fields, layer.tune).name] = None
+
+    layers = [layer for layer in network.modules() if isinstance(layer, FullAttention)]
+    hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
+    run()
+    for hook in hooks:
+        hook.remove()
+    return list(found)
+
+
+def main() -> None:
+    """Measure, print the tables, and write them into a document if one is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each table (default: 120)")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="default: all cores")
+    parser.add_argument(
+        "--tune", action="store_true", help="measure the model's calls first, for the user's store"
+    )
+    parser.add_argument("--write", type=Path, metavar="FILE", help="document with the markers")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    machine = Lines(environment_lines(environment(options.threads)))
+    tables = {
+        "decision": decision(options.seconds),
+        "model": model(options.seconds, tune=options.tune),
+    }
+    for name, blocks in tables.items():
+        text = as_markdown([*blocks, machine])
+        print(text)
+        if options.write:
+            write_marked(options.write, name, text)
+
+
+if __name__ == "__main__":
+    main()

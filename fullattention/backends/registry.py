@@ -27,6 +27,8 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
     "numba-cpu": "fullattention.backends.numba_cpu:backend",
     "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
+    "onnxruntime": "fullattention.backends.onnxruntime_cpu:backend",
+    "onnxruntime-attention": "fullattention.backends.onnxruntime_cpu:attention",
     "cupy-matmul": "fullattention.backends.cupy_matmul:backend",
     "cupy-fused": "fullattention.backends.cupy_fused:backend",
     "cupy-fused-torch": "fullattention.backends.cupy_fused:for_torch",
@@ -35,7 +37,14 @@ BUILT_IN: dict[str, str] = {
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
 
-EXTRAS = {"torch": "torch", "ml_dtypes": "suite", "numba": "numba", "cupy": "cuda12 or cuda13"}
+EXTRAS = {
+    "torch": "torch",
+    "ml_dtypes": "suite",
+    "numba": "numba",
+    "onnxruntime": "onnxruntime",
+    "onnx": "onnxruntime",
+    "cupy": "cuda12 or cuda13",
+}
 """Import name of an optional library -> the extra that brings it."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import threadpoolctl
+_told: int | None = None
 
 
 def set_threads(count: int) -> None:
@@ -13,11 +13,23 @@ def set_threads(count: int) -> None:
     Raises:
         ValueError: the count is not positive.
     """
+    global _told  # noqa: PLW0603 - a setting of the process, as in the libraries
+    import threadpoolctl
+
     if count < 1:
         raise ValueError(f"threads is {count}: at least 1")
+    _told = count
     threadpoolctl.threadpool_limits(limits=count)
     if "torch" in sys.modules:  # importing it here would cost seconds where nothing uses it
         sys.modules["torch"].set_num_threads(count)
     if "numba" in sys.modules:
         numba = sys.modules["numba"]
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+
+
+def threads_told() -> int | None:
+    """What `set_threads` was last told, for libraries that are told anew for each computation.
+
+    None: nothing, and the library decides.
+    """
+    return _told

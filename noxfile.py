@@ -23,7 +23,7 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
     session.install("-c", "constraints.txt", *project, *requirements)
 
 
-CPU_EXTRAS = ("torch", "numba", "onnxruntime")
+CPU_EXTRAS = ("torch", "numba", "onnxruntime", "openvino")
 
 
 def backend_extras() -> tuple[str, ...]:
@@ -123,7 +123,7 @@ FUZZED = (
     *("numpy-reference", "numpy-matmul", "torch-einsum"),
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
     *("numba-cpu", "numba-cpu-torch"),
-    *("onnxruntime", "onnxruntime-attention"),
+    *("onnxruntime", "onnxruntime-attention", "openvino"),
 )
 
 

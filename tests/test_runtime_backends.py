@@ -16,7 +16,11 @@ from tests.bench_fakes import threads_restored
 
 __all__ = ["threads_restored"]
 
-LIBRARIES = {"onnxruntime": "onnxruntime", "onnxruntime-attention": "onnxruntime"}
+LIBRARIES = {
+    "onnxruntime": "onnxruntime",
+    "onnxruntime-attention": "onnxruntime",
+    "openvino": "openvino",
+}
 """Backend -> the library it runs on, whose extra has the same name."""
 
 RNG = np.random.default_rng(5)
@@ -93,3 +97,43 @@ def test_a_session_has_the_threads_that_were_set(count: int) -> None:
     variant = runtime.Variant("float32", False, False, False, False)
     session = runtime.session(runtime.formula, variant, runtime.threads_told())
     assert session.get_session_options().intra_op_num_threads == count
+
+
+# OpenVINO.
+
+
+def test_a_compiled_graph_serves_every_shape() -> None:
+    backend = installed("openvino")
+    from fullattention.backends import openvino_cpu
+
+    answer(backend, 2, 5)
+    before = openvino_cpu.compiled.cache_info().misses
+    answer(backend, 3, 17)
+    assert openvino_cpu.compiled.cache_info().misses == before
+
+
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_compiled_graph_has_the_threads_that_were_set_and_computes_in_float32(count: int) -> None:
+    """On CPUs that have bfloat16, OpenVINO would by default compute in it."""
+    installed("openvino")
+    from fullattention.backends import openvino_cpu as runtime
+
+    set_threads(count)
+    variant = runtime.Variant("float32", masked=False, dropout=False, weights=False)
+    compiled = runtime.compiled(variant, runtime.threads_told())
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == count
+    assert compiled.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"
+
+
+def test_openvino_computes_float64_in_float32_as_is_said_of_it() -> None:
+    lacks = installed("openvino").lacks
+    from openvino import Core, Model, Type
+    from openvino import opset13 as op
+
+    assert "float32" in lacks["float64"]
+    given = op.parameter([1], Type.f64)
+    doubled = Core().compile_model(Model([op.exp(given)], [given], "exp"), "CPU")
+    x = np.array([0.1])
+    error = abs(doubled(x)[0] - np.exp(x)) / np.exp(x)
+    assert 2.0**-40 < float(error[0]) < 2.0**-20

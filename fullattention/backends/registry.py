@@ -29,6 +29,7 @@ BUILT_IN: dict[str, str] = {
     "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
     "onnxruntime": "fullattention.backends.onnxruntime_cpu:backend",
     "onnxruntime-attention": "fullattention.backends.onnxruntime_cpu:attention",
+    "openvino": "fullattention.backends.openvino_cpu:backend",
     "cupy-matmul": "fullattention.backends.cupy_matmul:backend",
     "cupy-fused": "fullattention.backends.cupy_fused:backend",
     "cupy-fused-torch": "fullattention.backends.cupy_fused:for_torch",
@@ -43,6 +44,7 @@ EXTRAS = {
     "numba": "numba",
     "onnxruntime": "onnxruntime",
     "onnx": "onnxruntime",
+    "openvino": "openvino",
     "cupy": "cuda12 or cuda13",
 }
 """Import name of an optional library -> the extra that brings it."""

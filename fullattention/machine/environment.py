@@ -21,6 +21,7 @@ LIBRARIES = (
     "cupy-cuda13x",
     "jax",
     "onnxruntime",
+    "openvino",
     "mkl",
     "triton",
 )

@@ -23,7 +23,7 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
     session.install("-c", "constraints.txt", *project, *requirements)
 
 
-CPU_EXTRAS = ("torch", "numba", "onnxruntime", "openvino")
+CPU_EXTRAS = ("torch", "numba", "onnxruntime", "openvino", "jax")
 
 
 def backend_extras() -> tuple[str, ...]:
@@ -124,6 +124,7 @@ FUZZED = (
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
     *("numba-cpu", "numba-cpu-torch"),
     *("onnxruntime", "onnxruntime-attention", "openvino"),
+    *("jax", "jax-einsum"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -86,5 +87,6 @@ class FakeClock:
 @pytest.fixture
 def threads_restored() -> Iterator[None]:
     """Whatever a test sets the number of threads to ends with it."""
-    with threadpoolctl.threadpool_limits(), mock.patch.object(threads, "_told", None):
+    told, variables = mock.patch.object(threads, "_told", None), mock.patch.dict(os.environ)
+    with threadpoolctl.threadpool_limits(), told, variables:
         yield

@@ -78,7 +78,7 @@ def operator(variant: Variant) -> Iterator[NodeProto]:
         yield from _visible()
         inputs += " visible"
     outputs = ["out_by_heads", "", "", "a"] if variant.weights else ["out_by_heads"]
-    after_softmax = {"qk_matmul_output_mode": 3} if variant.weights else {}
+    after_softmax: dict[str, Any] = {"qk_matmul_output_mode": 3} if variant.weights else {}
     causal = int(variant.causal)
     yield helper.make_node(
         "Attention", inputs.split(), outputs, scale=1.0, is_causal=causal, **after_softmax
@@ -110,7 +110,8 @@ def build(nodes: Nodes, variant: Variant) -> bytes:
     graph = helper.make_graph(within, "attention", _values(inputs), _values(outputs))
     opsets = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-    return model.SerializeToString()
+    serialized: bytes = model.SerializeToString()
+    return serialized
 
 
 def _opened(inside: int) -> Iterator[NodeProto]:

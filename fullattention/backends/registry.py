@@ -30,6 +30,8 @@ BUILT_IN: dict[str, str] = {
     "onnxruntime": "fullattention.backends.onnxruntime_cpu:backend",
     "onnxruntime-attention": "fullattention.backends.onnxruntime_cpu:attention",
     "openvino": "fullattention.backends.openvino_cpu:backend",
+    "jax": "fullattention.backends.jax_sdpa:backend",
+    "jax-einsum": "fullattention.backends.jax_einsum:backend",
     "cupy-matmul": "fullattention.backends.cupy_matmul:backend",
     "cupy-fused": "fullattention.backends.cupy_fused:backend",
     "cupy-fused-torch": "fullattention.backends.cupy_fused:for_torch",
@@ -45,6 +47,7 @@ EXTRAS = {
     "onnxruntime": "onnxruntime",
     "onnx": "onnxruntime",
     "openvino": "openvino",
+    "jax": "jax",
     "cupy": "cuda12 or cuda13",
 }
 """Import name of an optional library -> the extra that brings it."""

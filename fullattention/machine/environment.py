@@ -20,6 +20,7 @@ LIBRARIES = (
     "cupy-cuda12x",
     "cupy-cuda13x",
     "jax",
+    "jaxlib",
     "onnxruntime",
     "openvino",
     "mkl",

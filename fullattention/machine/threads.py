@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 _told: int | None = None
@@ -9,6 +10,8 @@ _told: int | None = None
 
 def set_threads(count: int) -> None:
     """Let every library that is loaded by now use this many threads, until the process ends.
+
+    JAX obeys only before its first array: that makes its threads.
 
     Raises:
         ValueError: the count is not positive.
@@ -25,6 +28,8 @@ def set_threads(count: int) -> None:
     if "numba" in sys.modules:
         numba = sys.modules["numba"]
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    if "jax" in sys.modules:
+        os.environ["NPROC"] = str(count)
 
 
 def threads_told() -> int | None:

@@ -24,7 +24,7 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
     session.install("-c", "constraints.txt", *project, *requirements)
 
 
-CPU_EXTRAS = ("torch", "numba")
+CPU_EXTRAS = ("torch", "numba", "onnxruntime", "openvino", "jax")
 
 
 def backend_extras() -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def backend_extras() -> tuple[str, ...]:
     if status.returncode or not version:
         return CPU_EXTRAS
     # The torch of PyPI is built for CUDA 13: it does not install beside cuda12, nor see its GPU.
-    return (*CPU_EXTRAS, "cuda13") if int(version[1]) >= 13 else ("numba", "cuda12")
+    return (*CPU_EXTRAS, "cuda13") if int(version[1]) >= 13 else (*CPU_EXTRAS[1:], "cuda12")
 
 
 @nox.session
@@ -142,6 +142,8 @@ FUZZED = (
     *("numpy-reference", "numpy-matmul", "torch-einsum"),
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
     *("numba-cpu", "numba-cpu-torch"),
+    *("onnxruntime", "onnxruntime-attention", "openvino"),
+    *("jax", "jax-einsum"),
 )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import threadpoolctl
 from fullattention.backends import Backend, numpy_matmul
 from fullattention.bench.measure import Effort
 from fullattention.conformance.subject import Subject, from_backend
+from fullattention.machine import threads
 from fullattention.records import Environment, Verdict
 
 GOOD = numpy_matmul.backend("cpu")
@@ -84,5 +87,6 @@ class FakeClock:
 @pytest.fixture
 def threads_restored() -> Iterator[None]:
     """Whatever a test sets the number of threads to ends with it."""
-    with threadpoolctl.threadpool_limits():
+    told, variables = mock.patch.object(threads, "_told", None), mock.patch.dict(os.environ)
+    with threadpoolctl.threadpool_limits(), told, variables:
         yield

@@ -27,6 +27,11 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
     "numba-cpu": "fullattention.backends.numba_cpu:backend",
     "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
+    "onnxruntime": "fullattention.backends.onnxruntime_cpu:backend",
+    "onnxruntime-attention": "fullattention.backends.onnxruntime_cpu:attention",
+    "openvino": "fullattention.backends.openvino_cpu:backend",
+    "jax": "fullattention.backends.jax_sdpa:backend",
+    "jax-einsum": "fullattention.backends.jax_einsum:backend",
     "cupy-matmul": "fullattention.backends.cupy_matmul:backend",
     "cupy-fused": "fullattention.backends.cupy_fused:backend",
     "cupy-fused-torch": "fullattention.backends.cupy_fused:for_torch",
@@ -36,7 +41,16 @@ BUILT_IN: dict[str, str] = {
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
 
-EXTRAS = {"torch": "torch", "ml_dtypes": "suite", "numba": "numba", "cupy": "cuda12 or cuda13"}
+EXTRAS = {
+    "torch": "torch",
+    "ml_dtypes": "suite",
+    "numba": "numba",
+    "onnxruntime": "onnxruntime",
+    "onnx": "onnxruntime",
+    "openvino": "openvino",
+    "jax": "jax",
+    "cupy": "cuda12 or cuda13",
+}
 """Import name of an optional library -> the extra that brings it."""
 
 

@@ -7,6 +7,7 @@ ends or slows the others' unseen.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import random
@@ -121,12 +122,13 @@ class Server:
         placed = self._placed(numbers, workload)
         sets = on_host if placed is None else pool.sets(placed, subject.arrays.strided)
         call = make_call(subject, workload)
-        first_call = self._seconds(lambda: call(sets[0]))
+        once = functools.partial(self._seconds, lambda: call(sets[0]))
+        first_call = once()
         timer = device_timer(subject.library, subject.device)
         turns = Turns(call, sets, self._wait, time.perf_counter, timer)
         turns.warm_up(warm_up)
         self.prepared = _Prepared(pool, numbers, placed, turns)
-        peak = peak_bytes(subject.library, subject.device, lambda: call(sets[0]))
+        peak = peak_bytes(subject.library, subject.device, once)
         return Ready(first_call, turns.calls, peak)
 
     def turn(self, look: bool) -> Turn:

@@ -96,6 +96,7 @@ def _spread(subject: Subject, parts: Sequence[np.ndarray], distance: int) -> lis
     rows = [part[0].size for part in parts]
     starts = [sum(rows[:index]) for index in range(len(rows))]
     one = subject.arrays.put(np.zeros(1, parts[0].dtype), subject.device)
+    _try_strides(subject)  # before much memory is asked for
     size = (len(parts[0]) - 1) * distance + sum(rows)
     if subject.library == "torch":  # whose zeros are written, and so take memory
         buffer = one.new_empty(size)
@@ -104,13 +105,18 @@ def _spread(subject: Subject, parts: Sequence[np.ndarray], distance: int) -> lis
     placed = []
     for part, start in zip(parts, starts, strict=True):
         steps = [stride // part.itemsize for stride in np.ascontiguousarray(part).strides]
-        try:
-            view = subject.arrays.strided(buffer, part.shape, (distance, *steps[1:]), start)
-        except ValueError as error:
-            raise Refused(str(error)) from error
+        view = subject.arrays.strided(buffer, part.shape, (distance, *steps[1:]), start)
         overwrite(view, subject.arrays.put(part, subject.device))
         placed.append(view)
     return placed
+
+
+def _try_strides(subject: Subject) -> None:
+    few = subject.arrays.put(np.zeros(4, np.float32), subject.device)
+    try:
+        subject.arrays.strided(few, (2, 1), (3, 1), 0)
+    except ValueError as error:
+        raise Refused(str(error)) from error
 
 
 def many_elements(subject: Subject, case: Case) -> float:

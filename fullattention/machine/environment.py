@@ -20,7 +20,9 @@ LIBRARIES = (
     "cupy-cuda12x",
     "cupy-cuda13x",
     "jax",
+    "jaxlib",
     "onnxruntime",
+    "openvino",
     "mkl",
     "triton",
 )

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-import threadpoolctl
+_told: int | None = None
 
 
 def set_threads(count: int) -> None:
     """Let every library that is loaded by now use this many threads, until the process ends.
 
+    JAX obeys only before its first array: that makes its threads.
+
     Raises:
         ValueError: the count is not positive.
     """
+    global _told  # noqa: PLW0603 - a setting of the process, as in the libraries
+    import threadpoolctl
+
     if count < 1:
         raise ValueError(f"threads is {count}: at least 1")
+    _told = count
     threadpoolctl.threadpool_limits(limits=count)
     if "torch" in sys.modules:  # importing it here would cost seconds where nothing uses it
         sys.modules["torch"].set_num_threads(count)
     if "numba" in sys.modules:
         numba = sys.modules["numba"]
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
+    if "jax" in sys.modules:
+        os.environ["NPROC"] = str(count)
+
+
+def threads_told() -> int | None:
+    """What `set_threads` was last told, for libraries that are told anew for each computation.
+
+    None: nothing, and the library decides.
+    """
+    return _told

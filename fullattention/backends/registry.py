@@ -21,6 +21,7 @@ BUILT_IN: dict[str, str] = {
     "numpy-matmul": "fullattention.backends.numpy_matmul:backend",
     "torch-einsum": "fullattention.backends.torch_einsum:backend",
     "torch-bmm": "fullattention.backends.torch_bmm:backend",
+    "torch-compile": "fullattention.backends.torch_compile:backend",
     "torch-sdpa": "fullattention.backends.torch_sdpa:backend",
     "torch-sdpa-math": "fullattention.backends.torch_sdpa:math",
     "torch-sdpa-flash": "fullattention.backends.torch_sdpa:flash_attention",

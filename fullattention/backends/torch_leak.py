@@ -1,4 +1,4 @@
-"""What a CPU with AMX tiles does to torch's bfloat16 products, and how a backend works around it."""
+"""What CPUs with AMX tiles do to torch's bfloat16 products, and how backends work around it."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-flash": "fullattention.backends.torch_sdpa:flash_attention",
     "torch-sdpa-efficient": "fullattention.backends.torch_sdpa:efficient",
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
+    "torch-flex": "fullattention.backends.torch_flex:backend",
     "numba-cpu": "fullattention.backends.numba_cpu:backend",
     "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
     "onnxruntime": "fullattention.backends.onnxruntime_cpu:backend",

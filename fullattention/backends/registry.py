@@ -28,6 +28,8 @@ BUILT_IN: dict[str, str] = {
     "torch-sdpa-efficient": "fullattention.backends.torch_sdpa:efficient",
     "torch-sdpa-cudnn": "fullattention.backends.torch_sdpa:cudnn",
     "torch-flex": "fullattention.backends.torch_flex:backend",
+    "flash-attn": "fullattention.backends.flash_attn_2:backend",
+    "xformers": "fullattention.backends.xformers_attention:backend",
     "numba-cpu": "fullattention.backends.numba_cpu:backend",
     "numba-cpu-torch": "fullattention.backends.numba_cpu:for_torch",
     "onnxruntime": "fullattention.backends.onnxruntime_cpu:backend",

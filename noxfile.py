@@ -139,7 +139,7 @@ def triton(session: nox.Session) -> None:
 
 
 FUZZED = (
-    *("numpy-reference", "numpy-matmul", "torch-einsum"),
+    *("numpy-reference", "numpy-matmul", "torch-einsum", "torch-bmm"),
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
     *("numba-cpu", "numba-cpu-torch"),
     *("onnxruntime", "onnxruntime-attention", "openvino"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fullattention import records
-from fullattention.backends import Backend, torch_einsum
+from fullattention.backends import Backend, torch_leak
 from fullattention.backends.interface import Array
 from fullattention.cli import main
 from fullattention.conformance import check
@@ -464,6 +464,6 @@ def test_a_machine_whose_torch_misplaces_nan_is_named(monkeypatch: pytest.Monkey
     )
     subject = load_subject(UpstreamLayer)
     for leaks in (True, False):
-        monkeypatch.setattr(torch_einsum, "leaks", lambda leaks=leaks: leaks)
+        monkeypatch.setattr(torch_leak, "leaks", lambda leaks=leaks: leaks)
         said = "\n".join(diagnose(subject, [failed]))
         assert ("carries NaN from row to row on this CPU" in said) == leaks

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fullattention.backends import InvalidInputError, UnsupportedError, load
+from fullattention.backends import InvalidInputError, UnavailableError, UnsupportedError, load
 from fullattention.backends.interface import needs
 from fullattention.bench.workload_files import read_workloads, write_workloads
 from fullattention.choosing.choice import Known, known_here
@@ -91,6 +91,26 @@ class EinsumDropIn(FullAttention):
 def test_the_drop_in_is_conformant_as_a_class() -> None:
     verdict = check(EinsumDropIn, level="quick", dtypes=("float32",))
     assert verdict.conformant, [one for one in verdict.results if one.status == "failed"]
+
+
+def test_auto_never_stops_to_compile(knows: Any) -> None:
+    compiling = next((name for name in COMPILING if _is_here(name)), None)
+    if compiling is None:
+        pytest.skip("torch.compile has no compiler here")
+    knows(measured("torch-sdpa", 2e-3), measured(compiling, 1e-3))
+    layer = FullAttention(False).eval()
+    assert chosen(layer, *inputs()) == "torch-sdpa"
+    assert "it stops to compile" in layer.explain(*inputs())
+
+
+COMPILING = ("torch-compile", "torch-flex")
+
+
+def _is_here(name: str) -> bool:
+    try:
+        return load(name).compiles
+    except UnavailableError:
+        return False
 
 
 def test_it_has_no_state_and_shows_its_settings(knows: Any) -> None:

@@ -189,6 +189,8 @@ class Backend:
     """What `attend` itself gives in a fully hidden row; None: it is never sent one."""
     batch_invariant: bool = False
     """Whether a batch entry's bits never depend on the other entries."""
+    compiles: bool = False
+    """Whether a call may stop to compile for seconds, each time that it is of a new kind."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Missing capability (or dtype) -> why."""
     deviates: Mapping[str, str] = field(default_factory=dict)

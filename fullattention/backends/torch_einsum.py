@@ -7,14 +7,10 @@ import functools
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
-from fullattention.backends import torch_arrays
+from fullattention.backends import torch_arrays, torch_leak
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import DTYPES, stored
 from fullattention.backends.torch_followers import follower
-
-LEAK = (
-    "this machine's bfloat16 product carries NaN into the row before where E is no multiple of 32"
-)
 
 
 def attend(
@@ -47,24 +43,9 @@ def attend(
     return out, a if weights else None
 
 
-@functools.cache
-def leaks() -> bool:
-    """Whether this machine's bfloat16 product carries a row's NaN into the row before.
-
-    oneDNN's kernels for AMX tiles do so where the summed axis ends within a tile.
-    """
-    a = torch.zeros((1, 40, 33), dtype=torch.bfloat16)
-    a[0, 3] = torch.nan
-    product = torch.bmm(a, torch.ones((1, 33, 8), dtype=torch.bfloat16))
-    return bool(product[0, 2].isnan().any())
-
-
 def _apart(a: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """The product of weights and values, with rows of NaN kept out of it and put back after it.
-
-    One NaN among the scores makes the whole row NaN, so the first weight tells.
-    """
-    lost = a[..., :1].isnan()
+    """The product of weights and values, with rows of NaN kept out of it and put back after it."""
+    lost = torch_leak.lost_rows(a)
     out = torch.einsum("bhls,bshd->blhd", a.masked_fill(lost, 0.0), v)
     return out.masked_fill(lost.transpose(1, 2), torch.nan)
 
@@ -72,7 +53,7 @@ def _apart(a: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 def backend(device: str) -> Backend:
     """The einsum path on one device."""
     torch_arrays.require_device("torch-einsum", device)
-    leaking = device == "cpu" and leaks()
+    leaking = device == "cpu" and torch_leak.leaks()
     return Backend(
         name="torch-einsum",
         version=torch.__version__,
@@ -83,5 +64,5 @@ def backend(device: str) -> Backend:
         precision={dtype: stored(dtype) for dtype in DTYPES},
         masked_rows="nan",
         lacks={"wide_scores": "scores are stored in the input's dtype"},
-        deviates={"N4": LEAK} if leaking else {},
+        deviates={"N4": torch_leak.LEAK} if leaking else {},
     )

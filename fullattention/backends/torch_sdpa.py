@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from fullattention.backends import torch_arrays
 from fullattention.backends.errors import UnavailableError, UnsupportedError
 from fullattention.backends.interface import Array, Attend, Backend
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
+from fullattention.backends.torch_calls import fit
 
 LEAK = "a NaN or infinite score in a hidden position reaches its row: torch adds -inf to it"
 CLEAN = "a fully hidden row's NaN is filled into V afterwards, so its batch entry's dv stays finite"
@@ -53,20 +55,24 @@ def attend(
     return out.transpose(1, 2), None
 
 
-def _forced(name: str, kernel: SDPBackend) -> Attend:
-    def attend_forced(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Array | None]:
-        def call() -> tuple[Array, Array | None]:
-            with ONE_CHOICE, sdpa_kernel(kernel):
-                return attend(q, k, v, **options)
+def _attend_forced(
+    name: str, kernel: str, q: Array, k: Array, v: Array, **options: Any
+) -> tuple[Array, Array | None]:
+    def call() -> tuple[Array, Array | None]:
+        with ONE_CHOICE, sdpa_kernel(getattr(SDPBackend, kernel)):
+            return attend(q, k, v, **options)
 
-        try:
-            return call()
-        except RuntimeError as error:
-            if "No available kernel" not in str(error) and "No viable backend" not in str(error):
-                raise
-            raise UnsupportedError(name, "this call", _reason(call, error)) from error
+    try:
+        return call()
+    except RuntimeError as error:
+        if "No available kernel" not in str(error) and "No viable backend" not in str(error):
+            raise
+        raise UnsupportedError(name, "this call", _reason(call, error)) from error
 
-    return attend_forced
+
+def _forced(name: str, kernel: str) -> Attend:
+    """One kernel for every call, by its name: neither a nested function nor SDPBackend pickles."""
+    return functools.partial(_attend_forced, name, kernel)
 
 
 def _reason(call: Callable[[], object], error: RuntimeError) -> str:
@@ -80,26 +86,16 @@ def _reason(call: Callable[[], object], error: RuntimeError) -> str:
     return "torch: " + (causes or [str(error).splitlines()[0]])[0]
 
 
-def _one_width(attend_equal: Attend) -> Attend:
+def _attend_one_width(
+    attend_equal: Attend, q: Array, k: Array, v: Array, **options: Any
+) -> tuple[Array, Array | None]:
     """Serve D != E and unusual innermost strides by a kernel that takes neither.
 
-    Zeros appended to the features of q and k, or to the columns of v, change no score and no
-    column of V. A call that the kernel takes as it is pays nothing.
+    A call that the kernel takes as it is pays nothing.
     """
-
-    def attend_any(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Array | None]:
-        width = max(q.shape[-1], v.shape[-1])
-        out, _ = attend_equal(*(_fit(tensor, width) for tensor in (q, k, v)), **options)
-        return out[..., : v.shape[-1]], None
-
-    return attend_any
-
-
-def _fit(tensor: torch.Tensor, width: int) -> torch.Tensor:
-    missing = width - tensor.shape[-1]
-    if missing:
-        return F.pad(tensor, (0, missing))
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+    width = max(q.shape[-1], v.shape[-1])
+    out, _ = attend_equal(*(fit(tensor, width) for tensor in (q, k, v)), **options)
+    return out[..., : v.shape[-1]], None
 
 
 def _refusals(attend: Attend, device: str) -> dict[str, str]:
@@ -176,23 +172,24 @@ def backend(device: str) -> Backend:
 def math(device: str) -> Backend:
     """The unfused kernel."""
     name = "torch-sdpa-math"
-    return _backend(name, device, _forced(name, SDPBackend.MATH), prescaled, fused=False)
+    return _backend(name, device, _forced(name, "MATH"), prescaled, fused=False)
 
 
 def flash_attention(device: str) -> Backend:
     """The flash kernel of the device."""
     name = "torch-sdpa-flash"
-    kernel = _one_width(_forced(name, SDPBackend.FLASH_ATTENTION))
+    forced = _forced(name, "FLASH_ATTENTION")
+    kernel = functools.partial(_attend_one_width, forced)
     return _backend(name, device, kernel, flash)
 
 
 def efficient(device: str) -> Backend:
     """The memory-efficient kernel."""
     name = "torch-sdpa-efficient"
-    return _backend(name, device, _forced(name, SDPBackend.EFFICIENT_ATTENTION), flash)
+    return _backend(name, device, _forced(name, "EFFICIENT_ATTENTION"), flash)
 
 
 def cudnn(device: str) -> Backend:
     """CuDNN's kernel."""
     name = "torch-sdpa-cudnn"
-    return _backend(name, device, _forced(name, SDPBackend.CUDNN_ATTENTION), flash)
+    return _backend(name, device, _forced(name, "CUDNN_ATTENTION"), flash)

@@ -40,7 +40,9 @@ from fullattention.records import Verdict
 LOADING = 300.0
 """Seconds that loading may take: all candidates import their libraries at once."""
 
-JUDGING = 300.0
+JUDGING = 900.0
+"""Seconds; a backend may compile anew for each kind of call that the checks make."""
+
 PREPARING = 300.0
 """Seconds; the first call may compile."""
 

@@ -49,6 +49,8 @@ class Request:
     """Capabilities that the call uses beyond those of its mask and mode."""
     library: str | None = None
     """Whose arrays the backend is to take; None: any."""
+    compiling: bool = True
+    """Whether a call may stop for seconds to compile."""
 
     def __post_init__(self) -> None:
         if min(self.shape) < 1:
@@ -232,6 +234,8 @@ def _lacking(backend: Backend, request: Request) -> str:
     library = backend.arrays.library
     if request.library not in (None, library):
         return f"it takes arrays of {library}, not of {request.library}"
+    if backend.compiles and not request.compiling:
+        return "it stops to compile at the first call of each kind: name it to have it"
     for need in request.needs:
         if need in backend.lacks:
             return f"{need}: {backend.lacks[need]}"

@@ -85,7 +85,7 @@ def _torchs_own(subject: Subject, results: Iterable[Result]) -> Iterator[str]:
         and result.requirement in ("M6", "N4")
         and "got nan" in result.detail
     ]
-    from fullattention.backends.torch_einsum import leaks
+    from fullattention.backends.torch_leak import leaks
 
     if failed and leaks():
         broken = " and ".join(dict.fromkeys(result.requirement for result in failed))

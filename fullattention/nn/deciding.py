@@ -174,4 +174,5 @@ def _request(call: Call) -> Request:
         threads=torch.get_num_threads(),
         uses=call.uses,
         library="torch",
+        compiling=False,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fullattention.backends.precision import DTYPES
-from fullattention.backends.torch_einsum import leaks
+from fullattention.backends.torch_leak import leaks
 from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.check import Check
 from fullattention.conformance.subject import Subject

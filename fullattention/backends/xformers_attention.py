@@ -1,0 +1,98 @@
+"""memory_efficient_attention of xFormers, which picks a kernel by itself."""
+
+from __future__ import annotations
+
+import torch
+
+from fullattention.backends import torch_arrays
+from fullattention.backends.interface import Array, Backend
+from fullattention.backends.precision import flash
+from fullattention.backends.torch_calls import (
+    by_positive_scale,
+    fit,
+    require_grid,
+    require_library,
+)
+
+NAME = "xformers"
+
+ALIGNMENT = 8
+"""Keys to whose multiple the rows of a bias must be spaced in memory, and widths be filled up."""
+
+LACKS = {
+    "weights": "memory_efficient_attention does not return weights",
+    "double_backward": "its backward kernels have no derivative",
+    "determinism": "xFormers says that its operators may be nondeterministic",
+    "float64": "its kernels take float32 and half types",
+}
+
+DEVIATES = {
+    "G3": "the layer lets it see no fully hidden row, so that batch entry's dv stays finite",
+    "N4": "a NaN or infinite score in a hidden position reaches its row: xFormers adds -inf to it",
+}
+
+
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    hidden: Array | None,
+    causal: bool,
+    scale: float,
+    dropout: float,
+    weights: bool,
+) -> tuple[Array, Array | None]:
+    """Attend by whichever kernel xFormers picks for (B, L, H, E); see `interface.Attend`."""
+    from xformers.ops import LowerTriangularMask, memory_efficient_attention
+
+    B, L, H, E = q.shape
+    S, D = k.shape[1], v.shape[3]
+    require_grid(NAME, B, H)
+    if dropout == 1:  # which it refuses
+        return torch_arrays.ARRAYS.zeros((B, L, H, D), v), None
+    q, scale = by_positive_scale(q, scale)
+    bias = LowerTriangularMask() if causal else None
+    if hidden is not None:
+        bias = _bias(hidden, q.dtype, S).expand(B, H, L, S)
+    out = memory_efficient_attention(
+        fit(q, _filled(E)),
+        fit(k, _filled(E)),
+        fit(v, _filled(D)),
+        attn_bias=bias,
+        p=dropout,
+        scale=scale,
+    )
+    return out[..., :D], None
+
+
+def _filled(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _bias(hidden: torch.Tensor, dtype: torch.dtype, S: int) -> torch.Tensor:
+    """What is added to the scores (B or 1, H or 1, L or 1, S): -inf where a key is hidden."""
+    shape = (*hidden.shape[:3], _filled(S))
+    bias = torch.zeros(shape, dtype=dtype, device=hidden.device)[..., :S]
+    return bias.masked_fill_(hidden, -torch.inf)
+
+
+def adapter(device: str, version: str) -> Backend:
+    """The adapter, whatever function answers to the library's name."""
+    return Backend(
+        name=NAME,
+        version=version,
+        attend=attend,
+        arrays=torch_arrays.ARRAYS,
+        device=device,
+        seed=torch_arrays.seed,
+        precision={dtype: flash(dtype) for dtype in ("float32", "float16", "bfloat16")},
+        lacks=LACKS,
+        deviates=DEVIATES,
+    )
+
+
+def backend(device: str) -> Backend:
+    """XFormers on one device."""
+    library = require_library(NAME, "xformers", "xformers", device)
+    return adapter(device, library.__version__)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from fullattention import FullAttention, UnavailableError, UnsupportedError, load
-from fullattention.backends import Backend, flash_attn_2, xformers_attention
+from fullattention import FullAttention, UnavailableError, UnsupportedError
+from fullattention.backends import Backend, flash_attn_2, registry, xformers_attention
 from fullattention.conformance.subject import from_backend
 from fullattention.conformance.suite import judge_subject
 from tests.fake_attention import FlashAttn, LowerTriangularMask, Xformers
@@ -115,7 +115,7 @@ def test_a_missing_library_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(UnavailableError, match=f"{library} is not installed: pip install {name}"):
-        load.__wrapped__(name, "cuda")
+        registry._loaded.__wrapped__(name, "cuda")  # noqa: SLF001 - anew
 
 
 def test_a_library_built_for_another_torch_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,4 +129,4 @@ def test_a_library_built_for_another_torch_is_unavailable(monkeypatch: pytest.Mo
 
 def test_an_installed_library_is_unavailable_on_the_cpu(flash_attn: FlashAttn) -> None:
     with pytest.raises(UnavailableError, match="run on 'cuda' only, not on 'cpu'"):
-        load.__wrapped__("flash-attn", "cpu")
+        registry._loaded.__wrapped__("flash-attn", "cpu")  # noqa: SLF001 - anew

@@ -14,6 +14,7 @@ from fullattention.backends import (
     UnavailableError,
     UnsupportedError,
     load,
+    registry,
     torch_bmm,
     torch_compile,
     torch_flex,
@@ -70,14 +71,14 @@ def test_without_a_compiler_it_is_unavailable(name: str, monkeypatch: pytest.Mon
         config.patch({"cpp.cxx": ("a-compiler-nobody-has",)}),
         pytest.raises(UnavailableError, match=r"finds no C\+\+ compiler"),
     ):
-        load.__wrapped__(name)
+        registry._loaded.__wrapped__(name, "cpu")  # noqa: SLF001 - anew
 
 
 @pytest.mark.parametrize("name", ["torch-compile", "torch-flex"])
 def test_an_older_torch_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda model, *, fullgraph, dynamic: model)
     with pytest.raises(UnavailableError, match=r"needs torch 2\.13 or later"):
-        load.__wrapped__(name)
+        registry._loaded.__wrapped__(name, "cpu")  # noqa: SLF001 - anew
 
 
 def test_torch_flex_refuses_gradients_on_a_cpu_before_it_compiles() -> None:

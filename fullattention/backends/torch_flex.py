@@ -49,6 +49,7 @@ def attend(
     Nothing is skipped by blocks, since NaN in a value that is hidden belongs into the result.
     Within an outer torch.compile the kernel becomes part of the outer graph.
     """
+    traced = torch_inductor.is_traced(NAME, q, k, v, hidden)
     B, L, H, _ = q.shape
     D = v.shape[3]
     if q.is_cpu:
@@ -62,7 +63,7 @@ def attend(
         flat = hidden.view(-1)
         strides = _strides(H, broadcast_strides(hidden.shape, hidden.stride()), q.device)
     steps = _steps
-    if not torch.compiler.is_compiling():
+    if not traced:
         steps = compiled(q.dtype, q.shape[-1], v.shape[-1], causal, hidden is not None)
     out = steps(q, k, v, number(scale, torch.float32, q.device), flat, strides, causal)
     return out.view(B, H, L, -1)[..., :D].transpose(1, 2), None

@@ -10,10 +10,13 @@ from typing import Any, cast
 
 import torch
 
-from fullattention.backends.errors import UnavailableError
+from fullattention.backends.errors import UnavailableError, UnsupportedError
+from fullattention.backends.torch_followers import follower
 
 Axes = Sequence[str | int]
 """Each axis of a tensor by its size, or by a name where that is left open."""
+
+UNSEEN = "what is compiled shows torch none of its operations"
 
 AXIS_LIMIT = 2**30
 """Of an axis whose size a graph leaves open."""
@@ -47,6 +50,20 @@ def _missing_tool(kind: str) -> str:
     except Exception as error:  # noqa: BLE001 - what it raises is torch's own, and private
         return f"torch.compile finds no C++ compiler: {str(error).splitlines()[0]}"
     return ""
+
+
+def is_traced(backend: str, *tensors: torch.Tensor | None) -> bool:
+    """Whether an outer torch.compile or torch.export takes a call's operations into its own graph.
+
+    Raises:
+        UnsupportedError: something else has to see them, which code that is compiled hides.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    followed_by = follower(*tensors)
+    if followed_by:
+        raise UnsupportedError(backend, f"support for {followed_by}", UNSEEN)
+    return False
 
 
 def compiled(

@@ -117,13 +117,13 @@ def build(nodes: Nodes, variant: Variant) -> bytes:
 def _opened(inside: int) -> Iterator[NodeProto]:
     """A cast to the same type costs nothing: ONNX Runtime leaves it out."""
     for name in "qkv":
-        yield _node("Cast", name, f"wide_{name}", to=inside)
-        yield _node("Transpose", f"wide_{name}", f"{name}_by_heads", perm=(0, 2, 1, 3))
+        yield _node("Transpose", name, f"narrow_{name}", perm=(0, 2, 1, 3))
+        yield _node("Cast", f"narrow_{name}", f"{name}_by_heads", to=inside)
 
 
 def _closed(kind: int, weights: bool) -> Iterator[NodeProto]:
-    yield _node("Transpose", "out_by_heads", "wide_out", perm=(0, 2, 1, 3))
-    yield _node("Cast", "wide_out", "out", to=kind)
+    yield _node("Cast", "out_by_heads", "narrow_out", to=kind)
+    yield _node("Transpose", "narrow_out", "out", perm=(0, 2, 1, 3))
     if weights:
         yield _node("Cast", "a", "weights", to=kind)
 

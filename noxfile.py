@@ -143,7 +143,6 @@ FUZZED = (
     *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
     *("numba-cpu", "numba-cpu-torch"),
     *("onnxruntime", "onnxruntime-attention", "openvino"),
-    *("jax", "jax-einsum"),
 )
 
 

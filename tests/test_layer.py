@@ -419,6 +419,8 @@ def test_v_is_contiguous_and_its_own(name: str) -> None:
     out, _ = layer(q, k, v, None)
     assert arrays.contiguous(out) is out
     before = arrays.take(out)
+    if arrays.library == "jax":
+        return  # its arrays are never edited, so whether two share memory shows nowhere
     v[...] = 7
     np.testing.assert_array_equal(arrays.take(out), before)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the record format; a reader refuses any other."""
 
 TIMINGS = "timings.jsonl"
@@ -183,13 +183,16 @@ class Timing:
     """Largest error of sampled timed outputs over its bound."""
     first_call: float | None = None
     median: float | None = None
-    """Of the turns, as are the quartiles and the minimum; a turn's time is the median of it."""
+    """Of the turns of all processes, as are the quartiles and the minimum; a turn's time is the
+    median of it."""
     lower_quartile: float | None = None
     upper_quartile: float | None = None
     minimum: float | None = None
+    processes: int | None = None
+    """Warm ones with this backend, whose verdict, first call and peak memory are the first's."""
     blocks: int | None = None
-    """Turns that the backend took, one a block; each begins with calls that are not timed, so that
-    what fits the caches lies in them."""
+    """In each of which every process took one turn; a turn begins with calls that are not timed, so
+    that what fits the caches lies in them."""
     calls_per_turn: int | None = None
     device_median: float | None = None
     """As `median`, by the device's own clock; None where it has none."""
@@ -226,6 +229,7 @@ class Comparison:
     """One backend's time over another's for one workload, taken block by block.
 
     The two took their turns in the same blocks, so what slows the machine for a while slows both.
+    Interval and verdict allow for what differs between processes of one backend.
     """
 
     workload: str
@@ -246,8 +250,13 @@ class Comparison:
     verdict: Speed
     """Of `backend`."""
     smallest_difference: float
-    """A difference from 1 that these blocks show nine times in ten."""
+    """A difference from 1 that such turns show nine times in ten."""
     blocks: int
+    processes: int
+    """Of each backend; in a block each takes one turn."""
+    process_difference: float
+    """What two processes of one backend usually differ by here, as a share of their time: with what
+    their turns scatter by."""
     environment: Environment
     schema: int = SCHEMA
 

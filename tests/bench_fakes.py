@@ -20,7 +20,7 @@ from fullattention.records import Environment, Verdict
 
 GOOD = numpy_matmul.backend("cpu")
 
-BRIEF = Effort(contest=0.0, warm_up=0.0)
+BRIEF = Effort(contest=0.0, warm_up=0.0, differences=1)
 
 ENVIRONMENT = Environment(
     time="2026-01-01T00:00:00+00:00",
@@ -72,6 +72,32 @@ def verdict(*, conformant: bool = True) -> Verdict:
         results=(),
         seconds=0.0,
     )
+
+
+def turns_of(
+    backends: int,
+    processes: int,
+    blocks: int,
+    *,
+    noise: float,
+    spread: float = 0.0,
+    drift: float = 0.1,
+    seed: int,
+) -> list[np.ndarray]:
+    """Times (blocks, processes) of backends that are equal.
+
+    Each turn has noise of its own, each process an effect that stays, each block a drift of all.
+    """
+    random = np.random.default_rng(seed)
+    common = drift * random.standard_normal((blocks, 1)).cumsum(axis=0)
+    return [
+        np.exp(
+            common
+            + spread * random.standard_normal(processes)
+            + noise * random.standard_normal((blocks, processes))
+        )
+        for _ in range(backends)
+    ]
 
 
 class FakeClock:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from fullattention.bench.worker import Turn
+from fullattention.records import Speed
 from tests.bench_fakes import ENVIRONMENT, FakeClock
 from tools.aa import (
     ALONE,
+    BUDGET,
+    HALVINGS,
     Decision,
     by_medians,
     contests,
+    difference,
+    differences_told,
+    halvings,
     interleaved,
     one_after_the_other,
     section,
@@ -25,48 +33,68 @@ WALL = 2.0**-5
 
 
 def machine(
-    drift: float, noise: float = 0.003, names: int = 3
+    drift: float, noise: float = 0.003, spread: float = 0.0, processes: int = 8, seed: int = 1
 ) -> tuple[FakeClock, dict[str, Callable[[], Turn]]]:
-    """Equal backends on a machine whose speed wanders."""
-    clock, draw, level = FakeClock(), np.random.default_rng(1), 1.0
+    """Processes of one backend on a machine whose speed wanders."""
+    clock, draw, level = FakeClock(), np.random.default_rng(seed), 1.0
 
-    def turn() -> Turn:
+    def turn(effect: float) -> Turn:
         nonlocal level
         clock.now += WALL
         level *= float(np.exp(drift * draw.standard_normal()))
-        seconds = level * float(np.exp(noise * draw.standard_normal()))
+        seconds = level * float(np.exp(effect + noise * draw.standard_normal()))
         return Turn(seconds, None, WALL, others=0.0, sample=None, inputs=0)
 
-    return clock, {f"same {number}": turn for number in range(3)}
+    effects = spread * draw.standard_normal(processes)
+    return clock, {f"same {n}": functools.partial(turn, one) for n, one in enumerate(effects)}
 
 
 def test_turns_are_recorded_in_blocks_until_the_time_is_over() -> None:
     clock, turns = machine(0.0)
     trace = interleaved(turns, 3.0, random.Random(1), clock)
-    assert len(trace) == 3.0 / (3 * WALL)
+    assert len(trace) == 3.0 / (8 * WALL)
     assert all(set(block) == set(turns) for block in trace)
     assert len({tuple(block) for block in trace}) > 1
 
 
-def test_contests_on_a_drifting_machine_name_no_false_winner_and_find_two_percent() -> None:
-    clock, turns = machine(drift=0.01)
-    trace = interleaved(turns, 120.0, random.Random(1), clock)
-    same = list(contests(trace, 1.0))
-    assert len(same) > 200
-    assert all(one.seconds <= 2.0 + 2 * WALL for one in same)
-    false = sum(one.verdict in ("slower", "faster") for one in same)
-    assert false <= 0.03 * len(same)
-    other = [one.verdict for one in contests(trace, 1.05)]
+def test_contests_of_processes_that_differ_name_no_false_winner_and_find_thirty_percent() -> None:
+    same: list[Decision] = []
+    other: list[Speed] = []
+    for seed in range(20):
+        clock, turns = machine(drift=0.01, noise=0.01, spread=0.05, seed=seed)
+        trace = interleaved(turns, 30.0, random.Random(1), clock)
+        same += contests(trace, 1.0)
+        other += [one.verdict for one in contests(trace, 1.3)]
+    assert len(same) > 1000
+    assert all(one.seconds <= BUDGET + 8 * WALL for one in same)
+    assert sum(one.verdict in ("slower", "faster") for one in same) <= 0.02 * len(same)
     assert other.count("slower") >= 0.95 * len(other)
     assert "faster" not in other
+
+
+def test_every_halving_of_the_processes_is_a_case_once() -> None:
+    found = halvings("abcdefgh")
+    assert len({frozenset(map(frozenset, pair)) for pair in found}) == len(found) == 35
+    assert all(sorted(first + second) == list("abcdefgh") for first, second in found)
 
 
 def test_easy_decisions_take_less_time() -> None:
     clock, turns = machine(drift=0.01, noise=0.01)
     trace = interleaved(turns, 30.0, random.Random(1), clock)
     hard, easy = ([one.seconds for one in contests(trace, ratio)] for ratio in (1.005, 1.3))
-    assert np.median(easy) == 12 * WALL  # four blocks of two, and four of the best alone
+    assert np.median(easy) == 48 * WALL  # four blocks of all eight, and four of the best's four
     assert np.median(easy) < np.median(hard)
+
+
+def test_what_processes_differ_by_is_told_for_each_case() -> None:
+    clock, turns = machine(drift=0.01, noise=0.01, spread=0.05, processes=200)
+    found = difference(interleaved(turns, 200.0, random.Random(1), clock))
+    assert found == pytest.approx(0.05 * 2**0.5, rel=0.15)
+    told = differences_told({("as it is", "a on b"): 0.05, ("loaded", "a on b"): 0.12})
+    assert told.splitlines() == [
+        "Two processes of one backend usually differ by, machine as it is: 5.0% of a on b.",
+        "Two processes of one backend usually differ by, machine loaded: 12.0% of a on b.",
+    ]
 
 
 def test_a_trace_that_is_too_short_gives_no_decision() -> None:
@@ -76,7 +104,7 @@ def test_a_trace_that_is_too_short_gives_no_decision() -> None:
 
 
 def test_medians_one_after_the_other_are_of_spans_that_follow_each_other() -> None:
-    clock, turns = machine(drift=0.0)
+    clock, turns = machine(drift=0.0, processes=3)
     spans = one_after_the_other(turns, 6 * ALONE, clock)
     assert [name for name, _ in spans] == ["same 0", "same 1", "same 2"] * 2
     assert all(len(taken) == ALONE / WALL for _, taken in spans)
@@ -97,12 +125,15 @@ def test_the_table_has_counts_and_shares() -> None:
     row = text.splitlines()[-1]
     assert row == "| as it is | blocks | 1.02 | 3 | 2 (66.7%) | 0 | 1 (33.3%) | 0 | 2.00 |"
     assert len({line.count("|") for line in text.splitlines()}) == 1
-    whole = section({("as it is", "blocks", 1.02): decisions}, "nox -s aa", ENVIRONMENT)
+    found = {("as it is", "blocks", 1.02): decisions}
+    whole = section(found, {("as it is", "a on b"): 0.05}, "nox -s aa", ENVIRONMENT)
     assert "`nox -s aa`, 2026-01-01: Some CPU, 4 usable cores, 2 threads" in whole
+    assert "5.0% of a on b" in whole
 
 
 def test_slow_calls_leave_enough_turns_for_the_one_that_is_left_alone() -> None:
     """The loser is dropped after four blocks; the best goes on to eight."""
-    slow = Turn(0.25, None, 0.25, others=0.0, sample=None, inputs=0)
-    found = list(contests([{"a": slow, "b": slow}] * 20, 2.0))
-    assert [one.verdict for one in found] == ["slower"] * 4
+    slow = Turn(0.3, None, 0.3, others=0.0, sample=None, inputs=0)
+    found = list(contests([dict.fromkeys("abcd", slow)] * 16, 3.0))
+    assert {one.verdict for one in found} == {"slower"}
+    assert [one.seconds for one in found] == pytest.approx([7.2] * 3 * HALVINGS)

@@ -12,7 +12,7 @@ import pytest
 
 from fullattention.bench.ceilings import Rates
 from fullattention.bench.inputs import SEED, InputPool
-from fullattention.bench.measure import Candidate, Effort, Measured, measure
+from fullattention.bench.measure import THOROUGH, Candidate, Effort, Measured, measure
 from fullattention.bench.modes import make_call
 from fullattention.bench.spot_check import sample
 from fullattention.bench.worker import OutError, Ready, RefusedError, Turn
@@ -31,11 +31,14 @@ RATES = Rates(copy={"16384": 1e9, "67108864": 1e9}, matmul=1e9, exp=1e9)
 class PlayedWorker:
     """Answers as a right candidate of a known speed, but for what it is told to do instead."""
 
-    def __init__(self, pool: InputPool, seconds: float, **instead: Callable[[], Any]) -> None:
+    def __init__(
+        self, pool: InputPool, seconds: float, seed: int = 1, **instead: Callable[[], Any]
+    ) -> None:
         self.pool = pool
         self.seconds = seconds
         self.instead = instead
-        self.random = np.random.default_rng(int(1e9 * seconds))
+        self.random = np.random.default_rng(seed)
+        self.clock = FakeClock()
         self.asked: list[str] = []
         self.device_seconds: float | None = None
         self.factor = 1.0
@@ -56,6 +59,7 @@ class PlayedWorker:
             results = call(self.pool.sets(self.pool.private())[number])
             results = results._replace(out=self.factor * results.out)
             found = sample(self.pool.workload, results, number)
+        self.clock.now += 0.02
         noise = float(np.exp(0.001 * self.random.standard_normal()))
         return Turn(
             self.seconds * noise,
@@ -67,6 +71,11 @@ class PlayedWorker:
         )
 
 
+def played(pool: InputPool, seconds: float) -> list[PlayedWorker]:
+    """The processes of one candidate."""
+    return [PlayedWorker(pool, seconds, seed) for seed in range(4)]
+
+
 @pytest.fixture
 def pool(tmp_path: Path) -> InputPool:
     made = InputPool(tmp_path / "inputs", SMALL)
@@ -74,22 +83,31 @@ def pool(tmp_path: Path) -> InputPool:
     return made
 
 
-def run(pool: InputPool, rates: Rates | None = None, **workers: PlayedWorker) -> Measured:
+def run(
+    pool: InputPool,
+    rates: Rates | None = None,
+    **workers: PlayedWorker | list[PlayedWorker],
+) -> Measured:
+    """A contest between candidates of a process or several each, all by one clock."""
+    clock = FakeClock()
     candidates = [
         Candidate(
             dataclasses.replace(declaration_of(subject()), name=name.replace("_", "-")),
-            worker,
+            processes if isinstance(processes, list) else [processes],
             verdict(),
         )
-        for name, worker in workers.items()
+        for name, processes in workers.items()
     ]
+    for worker in (worker for candidate in candidates for worker in candidate.workers):
+        assert isinstance(worker, PlayedWorker)
+        worker.clock = clock
     return measure(
         pool,
         candidates,
         environment=ENVIRONMENT,
         effort=EFFORT,
         rates=rates,
-        clock=FakeClock(),
+        clock=clock,
     )
 
 
@@ -125,6 +143,65 @@ def test_a_timing_tells_its_turns_and_what_was_called(pool: InputPool) -> None:
     assert (timing.floor, timing.share, timing.device_median) == (None, None, None)
 
 
+def test_a_timing_is_of_the_turns_of_all_processes(pool: InputPool) -> None:
+    processes = [PlayedWorker(pool, seconds) for seconds in (0.004, 0.005)]
+    measured = run(pool, a=processes)
+    timing = measured.timings["a"]
+    assert (timing.processes, timing.blocks) == (2, 8)
+    assert [worker.asked.count("turn") for worker in processes] == [8, 8]
+    assert len(measured.turns["a"]) == 16
+    assert timing.minimum == pytest.approx(0.004, rel=0.01)
+    assert timing.median == pytest.approx(0.0045, rel=0.02)
+
+
+def test_the_first_call_and_the_peak_are_those_of_the_first_process(pool: InputPool) -> None:
+    readies = [Ready(first_call=10.0 - n, calls_per_turn=4 + n, peak_bytes=n) for n in (1, 2)]
+    processes = [PlayedWorker(pool, 0.004, prepare=lambda one=one: one) for one in readies]  # type: ignore[misc]
+    timing = run(pool, a=processes).timings["a"]
+    assert (timing.first_call, timing.calls_per_turn, timing.peak_bytes) == (9.0, 5, 1)
+
+
+def test_a_wrong_output_of_any_process_is_found(pool: InputPool) -> None:
+    processes = [PlayedWorker(pool, 0.001) for _ in range(3)]
+    processes[2].factor = 1.001
+    assert run(pool, a=processes).timings["a"].status == "wrong"
+    assert processes[2].asked.count("turn") == 1
+
+
+def test_inputs_that_any_process_changed_make_a_timing_wrong(pool: InputPool) -> None:
+    processes = [PlayedWorker(pool, 0.001) for _ in range(2)]
+    processes[1].instead["changed_inputs"] = lambda: ("keys",)
+    assert run(pool, a=processes).timings["a"].reason == "it changed its keys"
+
+
+@pytest.mark.parametrize(("when", "after"), [("prepare", 0), ("turn", 0), ("turn", 3)])
+def test_one_process_that_ends_takes_its_backend_out_and_the_inputs_are_let_go(
+    pool: InputPool, when: str, after: int
+) -> None:
+    processes = [PlayedWorker(pool, 0.001) for _ in range(2)]
+    processes[1].instead[when] = raising(OutError("because"), after)
+    measured = run(pool, odd=processes, right=[PlayedWorker(pool, 0.002) for _ in range(2)])
+    assert measured.timings["odd"].reason == "because"
+    assert measured.timings["right"].status == "timed"
+    assert measured.broken == {"odd": "because"}
+    assert [worker.asked[-1] for worker in processes] == ["release"] * 2
+
+
+def test_processes_that_differ_name_no_winner_and_that_is_told(pool: InputPool) -> None:
+    fast, slow = ([PlayedWorker(pool, s) for s in (0.0010, 0.0012)] for _ in range(2))
+    slow[0].seconds = 0.0011
+    (comparison,) = run(pool, a=fast, b=slow).comparisons
+    assert comparison.verdict == "not settled"
+    assert comparison.processes == 2
+    assert comparison.process_difference == pytest.approx(0.12, abs=0.04)
+
+
+def test_few_backends_have_more_processes_each_so_that_their_differences_are_known() -> None:
+    usual, thorough = Effort(), THOROUGH
+    assert [usual.processes_of_each(n) for n in (1, 2, 3, 4, 6, 13)] == [2, 4, 3, 3, 2, 2]
+    assert [thorough.processes_of_each(n) for n in (1, 2, 3, 13)] == [3, 4, 3, 3]
+
+
 def test_throttling_during_the_contest_is_told(
     pool: InputPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,9 +221,9 @@ def test_the_devices_own_time_is_told_beside_the_time_that_is_waited(pool: Input
 def test_each_is_compared_with_the_best_and_with_the_baseline(pool: InputPool) -> None:
     measured = run(
         pool,
-        fast=PlayedWorker(pool, 0.001),
-        torch_sdpa=PlayedWorker(pool, 0.002),
-        slow=PlayedWorker(pool, 0.008),
+        fast=played(pool, 0.001),
+        torch_sdpa=played(pool, 0.002),
+        slow=played(pool, 0.008),
     )
     pairs = by_pair(measured)
     assert set(pairs) == {
@@ -170,9 +247,9 @@ def test_where_the_baseline_is_best_it_is_the_only_measure(pool: InputPool) -> N
 
 
 def test_the_turns_are_handed_on(pool: InputPool) -> None:
-    measured = run(pool, a=PlayedWorker(pool, 0.001), b=PlayedWorker(pool, 0.01))
-    assert len(measured.turns["a"]) == 8
-    assert len(measured.turns["b"]) == 4
+    measured = run(pool, a=played(pool, 0.001), b=played(pool, 0.01))
+    assert len(measured.turns["a"]) == 8 * 4
+    assert len(measured.turns["b"]) == 4 * 4
     assert np.median(measured.turns["b"]) == measured.timings["b"].median
 
 
@@ -224,7 +301,7 @@ def test_what_is_not_conformant_is_not_called(pool: InputPool) -> None:
     ]
     bad = dataclasses.replace(verdict(conformant=False), results=tuple(failed))
     worker = PlayedWorker(pool, 0.001)
-    candidate = Candidate(declaration_of(subject()), worker, bad)
+    candidate = Candidate(declaration_of(subject()), [worker], bad)
     measured = measure(pool, [candidate], environment=ENVIRONMENT, effort=EFFORT, rates=None)
     (timing,) = measured.timings.values()
     assert (timing.status, timing.conformant) == ("not run", False)
@@ -237,7 +314,8 @@ def test_what_is_not_conformant_is_not_called(pool: InputPool) -> None:
 def test_one_that_cannot_go_on_is_not_run_and_stops_nobody_else(
     pool: InputPool, when: str, after: int, error: type[OutError], broken: bool
 ) -> None:
-    worker = PlayedWorker(pool, 0.001, **{when: raising(error("because"), after)})
+    worker = PlayedWorker(pool, 0.001)
+    worker.instead[when] = raising(error("because"), after)
     measured = run(pool, odd=worker, right=PlayedWorker(pool, 0.002))
     odd = measured.timings["odd"]
     assert (odd.status, odd.reason, odd.median) == ("not run", "because", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import threading
@@ -326,13 +327,29 @@ def test_two_backends_are_compared_in_the_records(
     session: Callable[..., BenchSession], tmp_path: Path
 ) -> None:
     made = session("right", "again", out=tmp_path / "out")
+    assert [len(workers) for workers in made.workers.values()] == [2, 2]
     (workload,) = made.options.workloads
     measured = made.measure(workload)
     (comparison,) = read(tmp_path / "out" / COMPARISONS, Comparison)
     assert [comparison] == measured.comparisons
     assert {comparison.backend, comparison.against} == {"right", "again"}
-    assert comparison.blocks == 4
+    assert (comparison.blocks, comparison.processes) == (4, 2)
+    assert comparison.process_difference > 0
     assert comparison.shape == workload.shape
+
+
+def test_few_that_can_be_loaded_have_more_processes_each(
+    session: Callable[..., BenchSession], candidates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many were asked for; all of them take turns."""
+    effort = dataclasses.replace(BRIEF, differences=3)
+    monkeypatch.setattr("fullattention.bench.session.Effort", lambda: effort)
+    names = [f"{candidates}:right", f"{candidates}:again", "cupy-matmul"]
+    made = session(backends=names)
+    (workload,) = made.options.workloads
+    found = made.measure(workload)
+    assert [found.timings[name].processes for name in ("right", "again")] == [3, 3]
+    assert found.timings["cupy-matmul"].status == "not run"
 
 
 def test_one_that_died_takes_part_again_until_it_died_too_often(

@@ -239,6 +239,8 @@ def compared(backend: str, verdict: Any) -> Comparison:
         verdict=verdict,
         smallest_difference=0.02,
         blocks=9,
+        processes=2,
+        process_difference=0.01,
         environment=dataclasses.replace(HERE.here, threads=THREADS),
     )
 

@@ -96,6 +96,8 @@ def comparison(one: Timing, other: Timing, width: float) -> Comparison:
         verdict=verdict,
         smallest_difference=width,
         blocks=8,
+        processes=2,
+        process_difference=0.034,
         environment=one.environment,
     )
 
@@ -367,6 +369,14 @@ def test_a_tie_what_is_not_settled_and_a_disturbance_are_told() -> None:
     assert "tie with b; disturbed" in text
     assert "cores that others used meanwhile: a 3.50" in text
     assert "not settled: b" in as_markdown(report(timings, compared(timings, 0.1)))
+
+
+def test_what_processes_differ_by_is_told_once_a_workload() -> None:
+    timings = [timing(name, 1.0 + 0.5 * n) for n, name in enumerate(("torch-sdpa", "a", "b"))]
+    text = as_markdown(report(timings, compared(timings)))
+    assert text.count("Two processes of one backend differ by about 3.4% here") == 1
+    assert column(table_of(*timings), "process_difference")["b"] == 0.034
+    assert "Two processes" not in text_of(timing("alone", 1.0))
 
 
 def test_the_mode_is_told_in_words() -> None:

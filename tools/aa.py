@@ -1,9 +1,10 @@
 """How good the method itself is: `python tools/aa.py`.
 
-One backend under three names, each in a worker of its own, takes turns for a while. From the trace
-contests are held again: between two of the names as they are, where every difference that is named
-is false, and with the times of one multiplied by a known ratio, where the winner is known. Beside
-it, the medians of a second each, one after the other, as pytest-benchmark takes them.
+Many processes of one backend take turns for a while. From the trace contests are held again, as
+`fullattention bench` holds one of two backends: between one half of the processes and the other,
+where every difference that is named is false, and with the times of one half multiplied by a known
+ratio, where the winner is known. Beside it, the medians of a second each, one process after the
+other, as pytest-benchmark takes them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import multiprocessing
 import random
 import statistics
@@ -18,12 +20,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
 from pathlib import Path
+
+import numpy as np
 
 from fullattention.bench.contest import Rules, contest
 from fullattention.bench.inputs import SEED, InputPool
-from fullattention.bench.ratio import FINAL, PRECISION
+from fullattention.bench.measure import Effort
+from fullattention.bench.ratio import FINAL, PRECISION, spread_of
 from fullattention.bench.turns import Clock
 from fullattention.bench.worker import PREPARING, TURNING, Turn, Worker
 from fullattention.bench.workloads import CATALOGUE
@@ -40,19 +44,25 @@ CASES = (
 )
 """Backend and workload: calls of microseconds and of milliseconds."""
 
-NAMES = 3
-"""Of the same backend; each pair of them is a case of its own, since processes differ too."""
+EACH = Effort().processes_of_each(2)
+"""Processes of each of two backends."""
+
+PROCESSES = 2 * EACH
+"""Of the same backend. Every way to halve them is a case of its own, since processes differ."""
+
+HALVINGS = 12
+"""Ways to halve the processes that are tried in each window."""
 
 RATIOS = (1.0, 1.02, 1.05, 1.10, 1.30)
 """By which the times of one of two are multiplied."""
 
-BUDGET = 2.0
+BUDGET = Effort().contest
 """Seconds of turns that a decision may take."""
 
 ALONE = 1.0
 """Seconds that each takes where it is measured alone, as pytest-benchmark's `max_time`."""
 
-INTERLEAVED_SHARE = 0.6
+INTERLEAVED_SHARE = 0.75
 """Of the time, for turns in blocks; the rest for one after the other."""
 
 WARM_UP = 0.3
@@ -63,12 +73,14 @@ VERDICTS: tuple[Speed, ...] = ("slower", "faster", "tie", "not settled")
 TakeTurn = Callable[[], Turn]
 
 Trace = list[dict[str, Turn]]
-"""What each name's turn gave, block by block."""
+"""What each process's turn gave, block by block."""
+
+Halving = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was said of the second of two, and the seconds of turns that it took."""
+    """What was said of the second of two backends, and the seconds of turns that it took."""
 
     verdict: Speed
     seconds: float
@@ -76,6 +88,9 @@ class Decision:
 
 Found = dict[tuple[str, str, float], list[Decision]]
 """Machine, method and true ratio -> decisions."""
+
+Differences = dict[tuple[str, str], float]
+"""Machine and case -> what two processes usually differ by, as a share of their time."""
 
 
 def interleaved(
@@ -95,55 +110,77 @@ def one_after_the_other(
     """Turns of each alone for `ALONE` seconds, again and again for so long."""
     spans: list[tuple[str, list[Turn]]] = []
     end = clock() + seconds
-    while clock() < end:
-        for name, turn in turns.items():
-            until, taken = clock() + ALONE, [turn()]
-            while clock() < until:
-                taken.append(turn())
-            spans.append((name, taken))
+    for name, turn in itertools.cycle(turns.items()):
+        if clock() >= end:
+            break
+        until, taken = clock() + ALONE, [turn()]
+        while clock() < until:
+            taken.append(turn())
+        spans.append((name, taken))
     return spans
 
 
 def contests(trace: Trace, ratio: float) -> Iterator[Decision]:
-    """Contests of each two names in windows of the trace that overlap by half.
+    """Contests of one half of the processes and the other, in windows that overlap by half.
 
-    The second one's times are multiplied by the ratio.
+    The second half's times are multiplied by the ratio.
     """
-    for first, second in combinations(trace[0] if trace else (), 2):
-        start = 0
-        while (window := _window(trace, first, second, start)) is not None:
-            yield _held_again(trace[start : start + window], first, second, ratio)
-            start += max(1, window // 2)
+    if not trace:
+        return
+    cases, start = itertools.cycle(halvings(sorted(trace[0]))), 0
+    while (window := _window(trace, start)) is not None:
+        for halving in itertools.islice(cases, HALVINGS):
+            yield _held_again(trace[start : start + window], halving, ratio)
+        start += max(1, window // 2)
 
 
-def _window(trace: Trace, first: str, second: str, start: int) -> int | None:
+def halvings(names: Sequence[str]) -> list[Halving]:
+    """Every way to halve the names, in random order."""
+    found = [
+        (first, tuple(name for name in names if name not in first))
+        for first in itertools.combinations(names, len(names) // 2)
+        if names[0] in first
+    ]
+    return random.Random(SEED).sample(found, len(found))
+
+
+def _window(trace: Trace, start: int) -> int | None:
     """Blocks from `start` on that take the budget; None where the trace has not so many."""
     used = 0.0
     for number, block in enumerate(trace[start:], 1):
-        used += block[first].wall + block[second].wall
+        used += sum(turn.wall for turn in block.values())
         if used >= BUDGET and number >= Rules(budget=BUDGET).enough_blocks:
             return number
     return None
 
 
-def _held_again(blocks: Trace, first: str, second: str, ratio: float) -> Decision:
-    used, taken = 0.0, {first: 0, second: 0}
+def _held_again(blocks: Trace, halving: Halving, ratio: float) -> Decision:
+    used, taken = 0.0, dict.fromkeys(blocks[0], 0)
 
-    def turn(name: str) -> float:
+    def turn(name: str, factor: float) -> float:
         nonlocal used
         one = blocks[taken[name]][name]
         taken[name] += 1
         used += one.wall
-        return one.seconds * (ratio if name == second else 1.0)
+        return one.seconds * factor
 
-    turns = {name: functools.partial(turn, name) for name in (first, second)}
+    turns = {
+        backend: [functools.partial(turn, name, factor) for name in names]
+        for backend, names, factor in zip(("first", "second"), halving, (1.0, ratio), strict=True)
+    }
     held = contest(turns, Rules(budget=BUDGET), random.Random(SEED), lambda: used)
-    return Decision(held.ratio(second, first).verdict(FINAL), used)
+    return Decision(held.ratio("second", "first").verdict(FINAL), used)
+
+
+def difference(trace: Trace) -> float:
+    """What two processes usually differ by, as a share of their time."""
+    times = np.array([[turn.seconds for _, turn in sorted(block.items())] for block in trace])
+    return spread_of([times]).difference
 
 
 def by_medians(spans: Sequence[tuple[str, list[Turn]]], ratio: float) -> Iterator[Decision]:
     """Of each two spans that follow each other, whose median is lower by more than 2 %."""
-    for (_, first), (_, second) in pairwise(spans):
+    for (_, first), (_, second) in itertools.pairwise(spans):
         found = ratio * _median(second) / _median(first)
         near = 1 + PRECISION
         verdict: Speed = "slower" if found > near else "faster" if found < 1 / near else "tie"
@@ -172,9 +209,24 @@ def _share(count: int, of: int) -> str:
     return f"{count} ({count / of:.1%})" if count else "0"
 
 
-def run(minutes: float, threads: int) -> Found:
+def differences_told(differences: Differences) -> str:
+    """What two processes of one backend differ by, in a sentence for each machine."""
+    cases = {
+        machine: ", ".join(
+            f"{share:.1%} of {case}" for (one, case), share in differences.items() if one == machine
+        )
+        for machine, _ in differences
+    }
+    return "\n".join(
+        f"Two processes of one backend usually differ by, machine {machine}: {told}."
+        for machine, told in cases.items()
+    )
+
+
+def run(minutes: float, threads: int) -> tuple[Found, Differences]:
     """Measure all cases, on the machine as it is and under a planted load."""
     found: Found = {}
+    differences: Differences = {}
     seconds = 60 * minutes / (2 * len(CASES))
     for machine, load in (("as it is", contextlib.nullcontext), ("loaded", planted_load)):
         for spec, workload in CASES:
@@ -188,22 +240,23 @@ def run(minutes: float, threads: int) -> Found:
                 spans = one_after_the_other(
                     turns, (1 - INTERLEAVED_SHARE) * seconds, time.perf_counter
                 )
+            differences[machine, f"{spec} on {workload}"] = difference(trace)
             for ratio in RATIOS:
                 for method, decisions in (
                     ("blocks", contests(trace, ratio)),
                     ("medians", by_medians(spans, ratio)),
                 ):
                     found.setdefault((machine, method, ratio), []).extend(decisions)
-    return dict(sorted(found.items(), key=lambda item: item[0][:2]))
+    return dict(sorted(found.items(), key=lambda item: item[0][:2])), differences
 
 
 @contextlib.contextmanager
 def _turns(spec: str, workload: str, threads: int) -> Iterator[dict[str, TakeTurn]]:
-    """The same backend under several names, warm."""
+    """Processes of the same backend, warm."""
     with tempfile.TemporaryDirectory(prefix="fullattention-") as folder:
         pool = InputPool(Path(folder) / "inputs", CATALOGUE[workload])
         pool.write(SEED)
-        workers = {f"{spec} {number}": Worker(spec, "cpu", threads) for number in range(NAMES)}
+        workers = {f"{spec} {number}": Worker(spec, "cpu", threads) for number in range(PROCESSES)}
         try:
             for worker in workers.values():
                 worker.declaration()
@@ -244,27 +297,27 @@ def _burden() -> None:
         time.sleep(length.uniform(0.05, 1.0))
 
 
-def section(found: Found, command: str, here: Environment) -> str:
+def section(found: Found, differences: Differences, command: str, here: Environment) -> str:
     """The table with what it was measured by and on."""
     load = "" if here.load is None else f", load {here.load:.2f} before the start"
     return (
         f"`{command}`, {here.time[:10]}: {here.cpu}, {here.cores} usable cores, {here.threads} "
         f"threads{load}; {here.python}, "
         f"{', '.join(f'{name} {version}' for name, version in here.libraries.items())}.\n\n"
-        f"{table(found)}"
+        f"{table(found)}\n\n{differences_told(differences)}"
     )
 
 
 def main() -> None:
     """Measure, print the table, and write it into a document if one is named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=8.0, help="of measuring (default: 8)")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of measuring (default: 6)")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="default: all cores")
     parser.add_argument("--write", type=Path, metavar="FILE", help="document with the markers")
     options = parser.parse_args()
     here = environment(options.threads)
     command = f"nox -s aa -- --minutes {options.minutes:g} --threads {options.threads}"
-    text = section(run(options.minutes, options.threads), command, here)
+    text = section(*run(options.minutes, options.threads), command, here)
     print(text)
     if options.write:
         write_marked(options.write, "aa", text)

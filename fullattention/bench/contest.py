@@ -1,18 +1,20 @@
 """A contest: backends take turns in random order, block by block, until it is settled who is best.
 
-Pure logic: what a turn is, and what time it is, are given.
+Each backend has several processes, and in a block each of them takes one turn. Pure logic: what a
+turn is, and what time it is, are given.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from fullattention.bench.ratio import INTERIM, Ratio, ratio_of
+from fullattention.bench.ratio import INTERIM, Ratio, Spread, ratio_of, spread_of
 
 TakeTurn = Callable[[], float]
 """Seconds per call of one turn, more than 0.
@@ -42,41 +44,41 @@ class Rules:
 
 @dataclass
 class Blocks:
-    """The turns that were taken, seconds per call by name: a row for each block."""
+    """The turns that were taken: a row for each block, seconds per call by name and process."""
 
-    rows: list[dict[str, float]] = field(default_factory=list)
+    rows: list[dict[str, list[float]]] = field(default_factory=list)
 
     def times(self, name: str) -> np.ndarray:
-        """A backend's own turns, in order."""
+        """A backend's own turns: (blocks, processes)."""
         return np.array([row[name] for row in self.rows if name in row])
 
-    def common(self, name: str, against: str) -> tuple[np.ndarray, np.ndarray]:
-        """Two backends' times in the blocks where both took a turn."""
-        both = [(row[name], row[against]) for row in self.rows if name in row and against in row]
-        first, second = np.array(both).reshape(-1, 2).T
-        return first, second
-
     def ratio(self, name: str, against: str) -> Ratio:
-        """One backend's time over another's.
+        """One backend's time over another's, in the blocks where both took their turns.
 
         Raises:
             ValueError: they have no block in common.
         """
-        times, others = self.common(name, against)
-        if not len(times):
+        both = [(row[name], row[against]) for row in self.rows if name in row and against in row]
+        if not both:
             raise ValueError(f"{name} and {against} took no turn in the same block")
-        return ratio_of(times, others)
+        times, others = (np.array(column) for column in zip(*both, strict=True))
+        return ratio_of(times, others, self.spread())
+
+    def spread(self) -> Spread:
+        """How much the processes of one backend differ, by all backends of two blocks or more."""
+        taken = Counter(name for row in self.rows for name in row)
+        return spread_of([self.times(name) for name, blocks in taken.items() if blocks > 1])
 
     def best(self, among: Iterable[str]) -> str:
         """The fastest of those backends that stayed the longest, by the blocks they share."""
         turns = {name: sum(name in row for row in self.rows) for name in among}
         longest = [name for name in turns if turns[name] == max(turns.values())]
         rows = [row for row in self.rows if all(name in row for name in longest)]
-        return min(longest, key=lambda name: sum(math.log(row[name]) for row in rows))
+        return min(longest, key=lambda name: sum(math.log(t) for row in rows for t in row[name]))
 
 
 def contest(
-    turns: Mapping[str, TakeTurn],
+    turns: Mapping[str, Sequence[TakeTurn]],
     rules: Rules,
     order: random.Random,
     clock: Callable[[], float],
@@ -86,18 +88,20 @@ def contest(
     A backend that is surely slower than the best takes no more turns, but keeps those it took; one
     that leaves is out. The others race on until each is known to be slower than the best or tied
     with it.
+
+    Args:
+        turns: of each backend, those of its processes; as many for each.
+        rules: when to look, and when to stop.
+        order: of the turns.
+        clock: in seconds.
     """
     blocks = Blocks()
     racing = list(turns)
     end = clock() + rules.budget
     next_look = rules.fewest_blocks
     while racing:
-        row: dict[str, float] = {}
-        for name in order.sample(racing, len(racing)):
-            try:
-                row[name] = turns[name]()
-            except LeftError:
-                racing.remove(name)
+        row = _block({name: turns[name] for name in racing}, order)
+        racing = list(row)
         blocks.rows.append(row)
         count = len(blocks.rows)
         settled = False
@@ -109,6 +113,24 @@ def contest(
         if count >= rules.fewest_blocks and clock() >= end:
             break
     return blocks
+
+
+def _block(turns: Mapping[str, Sequence[TakeTurn]], order: random.Random) -> dict[str, list[float]]:
+    """One turn of each process; a backend that leaves has none.
+
+    The backends alternate, each time by another of their processes: turns that are compared lie
+    close together.
+    """
+    row = {name: [math.nan] * len(processes) for name, processes in turns.items()}
+    waiting = {name: order.sample(range(len(times)), len(times)) for name, times in row.items()}
+    for _ in range(max(map(len, turns.values()))):
+        for name in order.sample(list(row), len(row)):
+            process = waiting[name].pop()
+            try:
+                row[name][process] = turns[name][process]()
+            except LeftError:
+                del row[name]
+    return row
 
 
 def _look(blocks: Blocks, racing: Sequence[str]) -> tuple[list[str], bool]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
 import random
 import time
@@ -13,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fullattention.bench.ceilings import Floor, Rates, floors, impossible
-from fullattention.bench.contest import Blocks, LeftError, Rules, contest
+from fullattention.bench.contest import Blocks, LeftError, Rules, TakeTurn, contest
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.ratio import FINAL, REPORTED
 from fullattention.bench.spot_check import SpotCheck
@@ -31,15 +33,26 @@ LOOKS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much time a workload may take; all in seconds."""
+    """How much a workload may take: seconds, and processes."""
 
     contest: float = 8.0
     warm_up: float = 0.1
     longest_call: float = 1.0
     """A backend of which one call takes longer is left out."""
+    processes: int = 2
+    """Of each backend, at least."""
+    differences: int = 6
+    """Between processes of one backend, over all backends, at least: from fewer it cannot be told
+    how much processes differ."""
+
+    def processes_of_each(self, backends: int) -> int:
+        """Processes of each of so many backends; one alone is compared with nothing."""
+        if backends < 2:
+            return self.processes
+        return max(self.processes, 1 + math.ceil(self.differences / backends))
 
 
-THOROUGH = Effort(contest=20.0, longest_call=10.0)
+THOROUGH = Effort(contest=20.0, longest_call=10.0, processes=3)
 """For a full run."""
 
 
@@ -55,7 +68,8 @@ class Candidate:
     """A candidate that may take part."""
 
     declaration: Declaration
-    worker: Asked
+    workers: Sequence[Asked]
+    """Its processes."""
     verdict: Verdict
 
 
@@ -100,7 +114,7 @@ def measure(
     limits = _floors(pool.workload, least, rates)
     entries = [Entry(one, pool, check, least, limits) for one in candidates]
     ready = [entry for entry in entries if entry.prepare(effort)]
-    turns = {entry.name: entry.turn for entry in ready}
+    turns = {entry.name: entry.turns_of_each() for entry in ready}
     held_back = hardware.throttlings()
     blocks = contest(turns, Rules(budget=effort.contest), random.Random(SEED), clock)
     if held_back is not None:
@@ -153,7 +167,11 @@ class Entry:
     broken: bool = False
     """Whether it raised, hung or died."""
     ready: Ready | None = None
+    """Of its first process: the others may find what that one compiled."""
     turns: list[Turn] = field(default_factory=list)
+    """Of all its processes, as they were taken."""
+    looked_at: set[int] = field(default_factory=set)
+    """Processes of which a result was."""
     error: float | None = None
     looks: random.Random = field(default_factory=lambda: random.Random(SEED))
 
@@ -163,24 +181,35 @@ class Entry:
         return self.candidate.declaration.name
 
     def prepare(self, effort: Effort) -> bool:
-        """Warm up; whether the candidate takes part."""
+        """Warm up each process; whether the candidate takes part."""
         if not self.candidate.verdict.conformant:
             self.reason = failures(self.candidate.verdict)
-        else:
-            arguments = (self.pool, effort.warm_up, effort.longest_call)
-            self.ready = self._ask("prepare", *arguments, seconds=PREPARING)
-        return self.ready is not None
+            return False
+        arguments = (self.pool, effort.warm_up, effort.longest_call)
+        for worker in self.candidate.workers:
+            ready = self._ask(worker, "prepare", *arguments, seconds=PREPARING)
+            if ready is None:
+                self._release()
+                return False
+            self.ready = self.ready or ready
+        return True
 
-    def turn(self) -> float:
-        """Take a turn; seconds per call.
+    def turns_of_each(self) -> list[TakeTurn]:
+        """What takes a turn, for each process."""
+        return [functools.partial(self.turn, n) for n in range(len(self.candidate.workers))]
+
+    def turn(self, process: int) -> float:
+        """Let a process take a turn; seconds per call.
 
         Raises:
             LeftError: the candidate broke down, or what it gave is wrong.
         """
-        look = not self.turns or self.looks.random() < LOOKS
-        turn: Turn | None = self._ask("turn", look, seconds=TURNING)
+        look = process not in self.looked_at or self.looks.random() < LOOKS
+        worker = self.candidate.workers[process]
+        turn: Turn | None = self._ask(worker, "turn", look, seconds=TURNING)
         if turn is None:
             raise LeftError
+        self.looked_at.add(process)
         self.turns.append(turn)
         self.status = "timed"
         if turn.sample is not None:
@@ -194,13 +223,13 @@ class Entry:
 
     def finish(self) -> None:
         """Look whether the inputs are as they were, and let them go."""
-        if self.broken:
-            return
-        changed = self._ask("changed_inputs", seconds=TURNING)
-        if changed:
-            self.status, self.reason = "wrong", f"it changed its {' and '.join(changed)}"
-        if not self.broken:
-            self._ask("release", seconds=TURNING)
+        for worker in self.candidate.workers:
+            if self.broken:
+                break
+            changed = self._ask(worker, "changed_inputs", seconds=TURNING)
+            if changed:
+                self.status, self.reason = "wrong", f"it changed its {' and '.join(changed)}"
+        self._release()
 
     def timing(self, environment: Environment, throttlings: int | None) -> Timing:
         """The record; it tells how often cores were held back during the contest."""
@@ -230,7 +259,8 @@ class Entry:
             lower_quartile=lower,
             upper_quartile=upper,
             minimum=min(seconds),
-            blocks=len(seconds),
+            blocks=len(seconds) // len(self.candidate.workers),
+            processes=len(self.candidate.workers),
             calls_per_turn=self.ready.calls_per_turn,
             device_median=float(np.median(on_device)) if on_device else None,
             peak_bytes=self.ready.peak_bytes,
@@ -243,14 +273,20 @@ class Entry:
             seed=SEED,
         )
 
-    def _ask(self, name: str, *arguments: Any, seconds: float) -> Any:
-        """The worker's answer; None where it has none, and then it is out."""
+    def _ask(self, worker: Asked, name: str, *arguments: Any, seconds: float) -> Any:
+        """A worker's answer; None where it has none, and then the candidate is out."""
         try:
-            return self.candidate.worker.ask(name, *arguments, seconds=seconds)
+            return worker.ask(name, *arguments, seconds=seconds)
         except OutError as error:
             self.status, self.reason = "not run", str(error)
             self.broken = not isinstance(error, RefusedError)
             return None
+
+    def _release(self) -> None:
+        """Let every process that still lives let go of the inputs."""
+        for worker in self.candidate.workers:
+            with contextlib.suppress(OutError):
+                worker.ask("release", seconds=TURNING)
 
     def _judge(self, turn: Turn) -> None:
         assert turn.sample is not None
@@ -282,7 +318,8 @@ def _comparisons(
     """Each backend that was timed against the best, and against the baseline."""
     if not timed:
         return []
-    device = candidates[0].declaration.device
+    device, processes = candidates[0].declaration.device, len(candidates[0].workers)
+    difference = blocks.spread().difference
     best = blocks.best(timed)
     targets = [best] if best == BASELINE or BASELINE not in timed else [best, BASELINE]
     comparisons = []
@@ -308,6 +345,8 @@ def _comparisons(
                     verdict=found.verdict(FINAL),
                     smallest_difference=found.smallest_difference,
                     blocks=found.blocks,
+                    processes=processes,
+                    process_difference=difference,
                     environment=environment,
                 )
             )

@@ -1,13 +1,14 @@
-"""One backend's time over another's, from turns that they took in the same blocks.
+"""One backend's time over another's, from turns that their processes took in the same blocks.
 
-The block is the unit: what slows the machine for a while slows both turns of a block, and cancels
-in their ratio. Samples of one process are no independent samples, so no test is made of them.
+The block is the unit against what slows the machine for a while: it slows all turns of a block, and
+cancels in their ratio. The process is the unit against what a process keeps as long as it lives,
+whatever makes it faster or slower than the next one of the same backend.
 """
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -22,14 +23,34 @@ one that a verdict needs before, since each look is one more chance to be wrong.
 PRECISION = 0.02
 """Two backends are tied where they differ by less for certain."""
 
-NEGLIGIBLE = 0.01
-"""A smaller difference names no winner, however sure it is: two processes of one backend may differ
-by as much, from where their memory happens to lie."""
+USUAL_SPREAD = 0.01
+"""Standard deviation between the logarithmic times of a backend's processes, before any are seen:
+that of calls of microseconds, where it is least."""
+
+USUAL_WEIGHT = 0.5
+"""How many differences between processes that counts for. It keeps processes that agree by chance
+from making everything else a winner; a larger weight would hide a large spread."""
+
+SEEN = 0.05
+"""How far the mean of a process's turns may scatter before it tells little of processes."""
 
 TRIMMED, FEW = 0.2, 8
 """Share of the blocks that is left out at either end, and how many blocks are too few for that."""
 
-RESAMPLES = 1000
+
+@dataclass(frozen=True)
+class Spread:
+    """How much the processes of one backend differ, with what the means of their turns scatter."""
+
+    variance: float
+    """Of the logarithm of a process's time."""
+    freedom: float
+    """Degrees of freedom of that figure."""
+
+    @property
+    def difference(self) -> float:
+        """What two processes of one backend usually differ by, as a share of their time."""
+        return math.expm1(math.sqrt(2 * self.variance))
 
 
 @dataclass(frozen=True)
@@ -37,9 +58,11 @@ class Ratio:
     """One backend's time over another's, both in the same blocks."""
 
     logarithm: float
-    """Of the ratio: the trimmed mean over the blocks."""
+    """Of the ratio."""
     error: float
     """The logarithm's standard error."""
+    freedom: float
+    """Degrees of freedom of the error."""
     blocks: int
 
     @property
@@ -55,58 +78,98 @@ class Ratio:
     def verdict(self, confidence: float) -> Speed:
         """What is known of the first of the two."""
         low, high = self.interval(confidence)
-        if low > 1 and self.ratio > 1 + NEGLIGIBLE:
+        if low > 1:
             return "slower"
-        if high < 1 and self.ratio < 1 / (1 + NEGLIGIBLE):
+        if high < 1:
             return "faster"
         near = 1 + PRECISION
         return "tie" if 1 / near < low and high < near else "not settled"
 
     @property
     def smallest_difference(self) -> float:
-        """A difference from 1 that these blocks show nine times in ten."""
+        """A difference from 1 that such turns show nine times in ten."""
         usual = NormalDist().inv_cdf(0.9) * self.error
         return math.expm1(self._half_width(FINAL) + usual)
 
     def _half_width(self, confidence: float) -> float:
-        used = self.blocks - 2 * _cut(self.blocks)
-        return student_quantile((1 + confidence) / 2, used - 1) * self.error
+        return student_quantile((1 + confidence) / 2, self.freedom) * self.error
 
 
-def ratio_of(times: np.ndarray, against: np.ndarray) -> Ratio:
-    """The ratio of two backends' times in the same blocks, two at least.
+def spread_of(times: Sequence[np.ndarray]) -> Spread:
+    """How much the processes of one backend differ, pooled over backends.
 
-    It is a trimmed mean, so that a block in which one turn met a disturbance hardly counts. Its
-    error is bootstrapped over the blocks; the resampling is seeded, so that the same times give the
-    same verdict.
+    A backend counts for less the more the means of its processes scatter by themselves: by the
+    inverse of the variance that its variance would have if processes differed by `SEEN`.
+
+    Args:
+        times: of each backend, (blocks, processes), two blocks at least.
     """
-    logarithms = np.log(times / against)
-    blocks = len(logarithms)
-    means = _middle(logarithms[_resampled(blocks)])
-    # Resamples of so few blocks scatter less than the blocks do.
-    error = float(means.std()) * math.sqrt(blocks / (blocks - 1))
-    return Ratio(float(_middle(logarithms)), error, blocks)
+    found = [_between_processes(one) for one in times]
+    least = min(scatter for _, scatter in found)
+    squares, freedom = USUAL_WEIGHT * USUAL_SPREAD**2, USUAL_WEIGHT
+    for one, (deviations, scatter) in zip(times, found, strict=True):
+        weight = ((SEEN**2 + least) / (SEEN**2 + scatter)) ** 2
+        squares += weight * float((deviations**2).sum())
+        freedom += weight * (one.shape[1] - 1)
+    return Spread(squares / freedom, freedom)
+
+
+def _between_processes(times: np.ndarray) -> tuple[np.ndarray, float]:
+    """Deviations of each process's logarithmic time from the mean of all, and their variance."""
+    logarithms = np.log(times)
+    pairings = logarithms[:, :, None] - logarithms[:, None, :]
+    deviations: np.ndarray = _middle(pairings).mean(axis=1)
+    return deviations, float(_variance(_winsorized(pairings).mean(axis=2)).mean())
+
+
+def ratio_of(times: np.ndarray, against: np.ndarray, spread: Spread) -> Ratio:
+    """The ratio of two backends' times (blocks, processes) in the same blocks, two at least.
+
+    Each pairing of their processes gives a trimmed mean over the blocks, so that a block in which a
+    turn met a disturbance hardly counts; the logarithm is the mean of all pairings. Its variance is
+    that over the blocks and that of two samples of processes. Degrees of freedom by Welch and
+    Satterthwaite.
+    """
+    pairings = np.log(times)[:, :, None] - np.log(against)[:, None, :]
+    blocks, *processes = pairings.shape
+    of_blocks = float(_variance(_winsorized(pairings).mean(axis=(1, 2))))
+    of_processes = spread.variance * sum(1 / number for number in processes)
+    variance = of_blocks + of_processes
+    freedom = variance**2 / (of_blocks**2 / (_used(blocks) - 1) + of_processes**2 / spread.freedom)
+    return Ratio(float(_middle(pairings).mean()), math.sqrt(variance), freedom, blocks)
 
 
 def _middle(values: np.ndarray) -> np.ndarray:
-    """Mean along the last axis without its lowest and its highest values."""
-    cut = _cut(values.shape[-1])
-    means: np.ndarray = np.sort(values)[..., cut : values.shape[-1] - cut].mean(axis=-1)
+    """Mean over the blocks, along the first axis, without the lowest and the highest values."""
+    cut = _cut(len(values))
+    means: np.ndarray = np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
     return means
+
+
+def _winsorized(values: np.ndarray) -> np.ndarray:
+    """The values, those that `_middle` leaves out replaced by the nearest that it does not."""
+    cut, ordered = _cut(len(values)), np.sort(values, axis=0)
+    nearest: np.ndarray = np.clip(values, ordered[cut], ordered[len(values) - cut - 1])
+    return nearest
+
+
+def _variance(values: np.ndarray) -> np.ndarray:
+    """Of the trimmed mean, by winsorized values (Tukey and McLaughlin 1963, Yuen 1974)."""
+    used = _used(len(values))
+    squares: np.ndarray = ((values - values.mean(axis=0)) ** 2).sum(axis=0)
+    return squares / (used * (used - 1))
+
+
+def _used(blocks: int) -> int:
+    """Blocks that a trimmed mean is of."""
+    return blocks - 2 * _cut(blocks)
 
 
 def _cut(blocks: int) -> int:
     return int(TRIMMED * blocks) if blocks >= FEW else 0
 
 
-@functools.lru_cache(maxsize=256)
-def _resampled(blocks: int) -> np.ndarray:
-    """Blocks drawn with replacement: (resamples, blocks)."""
-    return np.random.default_rng(blocks).integers(0, blocks, (RESAMPLES, blocks))
-
-
-@functools.cache
-def student_quantile(probability: float, freedom: int) -> float:
+def student_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t by its expansion in 1 / freedom: to 3 % from 3 on, to 1 % from 5."""
     z = NormalDist().inv_cdf(probability)
     terms = (

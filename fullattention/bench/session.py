@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 import multiprocessing
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,12 +60,14 @@ class BenchSession:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.effort = THOROUGH if options.full else Effort()
-        self.workers = {spec: self._start(spec) for spec in options.backends}
+        self.processes = self.effort.processes
+        self.workers = {spec: self._start(spec, self.processes) for spec in options.backends}
         try:
             self.declarations = {
-                spec: _declaration(worker) for spec, worker in self.workers.items()
+                spec: _declaration(workers) for spec, workers in self.workers.items()
             }
             _require_different_names(self.declarations)
+            self._start_more()
             self.environment = self._environment()
             self.rates = _rates(options.device, options.threads)
             if options.out is not None:
@@ -80,8 +83,8 @@ class BenchSession:
 
     def close(self) -> None:
         """End all workers."""
-        for worker in self.workers.values():
-            worker.stop()
+        for workers in self.workers.values():
+            _stop(workers)
 
     def measure(self, workload: Workload) -> Measured:
         """What the contest of all candidates on a workload gives; it is held only once.
@@ -136,8 +139,8 @@ class BenchSession:
         try:
             require_memory(declared, workload, hardware.memory_free())
             require_disk(pool)
-            worker = self._worker(spec)
-            return Candidate(declared, worker, self._verdict(spec, worker, dtype))
+            workers = self._living(spec)
+            return Candidate(declared, workers, self._verdict(spec, workers[0], dtype))
         except (TooLargeError, OutError) as error:
             return self._untimed(spec, workload, str(error))
 
@@ -150,32 +153,45 @@ class BenchSession:
             reason=reason,
         )
 
-    def _start(self, spec: str) -> Worker:
-        return Worker(spec, self.options.device, self.options.threads)
+    def _start(self, spec: str, count: int) -> list[Worker]:
+        return [Worker(spec, self.options.device, self.options.threads) for _ in range(count)]
 
-    def _worker(self, spec: str) -> Worker:
-        """The candidate's worker, started anew after each one that it took down.
+    def _start_more(self) -> None:
+        """More processes of each candidate where few of the candidates can be loaded."""
+        there = [s for s, found in self.declarations.items() if isinstance(found, Declaration)]
+        missing = self.effort.processes_of_each(len(there)) - self.processes
+        started = {spec: self._start(spec, missing) for spec in there}
+        self.processes += missing
+        for spec, workers in started.items():
+            self.workers[spec] += workers
+        for worker in itertools.chain(*started.values()):
+            worker.declaration()
+
+    def _living(self, spec: str) -> list[Worker]:
+        """The candidate's workers, all started anew after each one that it took down.
 
         Raises:
             OutError: it took down too many, or does not load again.
         """
-        if self.workers[spec].process.is_alive():
+        if all(worker.process.is_alive() for worker in self.workers[spec]):
             return self.workers[spec]
         self.losses[spec] += 1
         if self.losses[spec] >= LOSSES:
             raise OutError(f"{LOSSES} processes hung or were taken down before")
-        self.workers[spec] = self._start(spec)
-        # A verdict is that of the process that is timed.
+        _stop(self.workers[spec])
+        self.workers[spec] = self._start(spec, self.processes)
+        # A verdict is that of a process that is timed.
         self.verdicts = {key: one for key, one in self.verdicts.items() if key[0] != spec}
         try:
-            self.workers[spec].declaration()
+            for worker in self.workers[spec]:
+                worker.declaration()
         except (UnavailableError, LookupError, TypeError) as error:
             self.losses[spec] = LOSSES
             raise OutError(f"could not be loaded again: {error}") from error
         return self.workers[spec]
 
     def _verdict(self, spec: str, worker: Worker, dtype: str) -> Verdict:
-        """The verdict on a candidate in a dtype, reached in its worker and only once.
+        """The verdict on a candidate in a dtype, reached in one of its workers and only once.
 
         Raises:
             OutError: judging took the worker down.
@@ -188,7 +204,7 @@ class BenchSession:
 
     def _environment(self) -> Environment:
         """This machine's, with the BLAS libraries that the workers have loaded."""
-        found = {name for worker in self.workers.values() for name in worker.blas}
+        found = {name for workers in self.workers.values() for w in workers for name in w.blas}
         return dataclasses.replace(environment(self.options.threads), blas=tuple(sorted(found)))
 
     def _write(self, name: str, record: Timing | Verdict | Comparison | Ceilings) -> None:
@@ -214,11 +230,19 @@ def bench_session(config: pytest.Config) -> BenchSession:
     return config.stash[SESSION]
 
 
-def _declaration(worker: Worker) -> Declaration | UnavailableError:
+def _declaration(workers: Sequence[Worker]) -> Declaration | UnavailableError:
+    """What a candidate says of itself, once all its processes have loaded it."""
     try:
-        return worker.declaration()
+        first, *_ = [worker.declaration() for worker in workers]
     except UnavailableError as error:
+        _stop(workers)
         return error
+    return first
+
+
+def _stop(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.stop()
 
 
 def _rates(device: str, threads: int) -> Rates | None:

@@ -1,4 +1,4 @@
-"""A candidate in a warm process of its own, which lives through a whole run and takes turns.
+"""A candidate in a warm process of its own, one of several, which lives through a whole run.
 
 Nothing that one candidate does to its process, be it a crash, a hang or a thread that spins on,
 ends or slows the others' unseen.

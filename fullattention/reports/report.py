@@ -115,7 +115,8 @@ def _conclusions(best: pd.DataFrame) -> list[str]:
             "machine, and none counts for the mean. Run again on a quiet one."
         )
     lines.append(
-        "Backends take turns in random order, block by block, and ratios are taken within blocks. "
+        "Backends take turns in random order, block by block, each in several processes, and "
+        "ratios are taken within blocks; intervals allow for how much processes differ. "
         "One is slower where the ratio's 99 % interval lies above 1, a tie where it lies within "
         "2 % of 1, and else not settled."
     )
@@ -166,6 +167,7 @@ def _workloads(table: pd.DataFrame) -> list[Block]:
         if len(tried):
             first = tried.iloc[0]
             blocks += [Heading(first.title), Lines([_call(first)]), _ranking(tried)]
+            blocks += _processes(tried)
             blocks += _disturbances(tried)
             bad = tried[tried["status"] != "timed"]
             if len(bad):
@@ -175,6 +177,14 @@ def _workloads(table: pd.DataFrame) -> list[Block]:
                 ]
                 blocks.append(Lines(reasons))
     return blocks
+
+
+def _processes(tried: pd.DataFrame) -> list[Block]:
+    difference = tried["process_difference"].max()
+    if pd.isna(difference):
+        return []
+    told = f"Two processes of one backend differ by about {difference:.1%} here"
+    return [Lines([f"{told}: smaller differences name no winner."])]
 
 
 def _disturbances(tried: pd.DataFrame) -> list[Block]:

@@ -15,6 +15,9 @@ from fullattention.records import BASELINE, Comparison, Timing
 WORKLOAD = ["workload", "mask", "mode", "device"]
 """Columns within whose values timings are compared."""
 
+DIFFERENCES = ("smallest_difference", "process_difference")
+"""What a comparison tells of its own precision."""
+
 ORDER = ("timed", "wrong", "void", "not run")
 
 Key = tuple[str, ...]
@@ -26,9 +29,9 @@ def ranked(timings: Sequence[Timing], comparisons: Sequence[Comparison]) -> pd.D
     Columns: the fields of `Timing` but its environment; `title` of the workload; `disturbed`,
     whether others wanted the cores meanwhile or something held them back; `ratio` of the time to
     that of the backend in `ratio_to`, with its 95 % interval `low` and `high`; `verdict` against
-    the best ("best" for itself), and the `smallest_difference` that would have shown; `rank`, which
-    those share that are not known to differ. What was not timed or not compared has no ratio, and
-    no rank.
+    the best ("best" for itself), and the `smallest_difference` that would have shown;
+    `process_difference`, that of two processes of one backend; `rank`, which those share that are
+    not known to differ. What was not timed or not compared has no ratio, and no rank.
     """
     groups: dict[Key, dict[str, Timing]] = {}
     for timing in timings:
@@ -102,9 +105,8 @@ def _ratio(
 def _verdict(backend: str, best: str, over_best: Comparison | None) -> dict[str, Any]:
     if over_best is None:
         verdict = "best" if backend == best else ""
-        return {"verdict": verdict, "smallest_difference": math.nan}
-    smallest = over_best.smallest_difference
-    return {"verdict": over_best.verdict, "smallest_difference": smallest}
+        return {"verdict": verdict} | dict.fromkeys(DIFFERENCES, math.nan)
+    return {name: getattr(over_best, name) for name in ("verdict", *DIFFERENCES)}
 
 
 def _ranks(

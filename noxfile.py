@@ -87,15 +87,28 @@ def mutation(session: nox.Session) -> None:
     session.run("python", "-m", "tests.mutation", *session.posargs)
 
 
+CPU_BACKENDS = (
+    *("numpy-reference", "numpy-matmul", "torch-einsum", "torch-bmm"),
+    *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
+    *("numba-cpu", "numba-cpu-torch"),
+    *("onnxruntime", "onnxruntime-attention", "openvino"),
+)
+COMPILING = ("torch-compile", "torch-flex", "jax", "jax-einsum")
+"""Backends that compile for each new kind of call: the standard level takes them many minutes."""
+
+
 @nox.session
 def conformance(session: nox.Session) -> None:
-    """Check every backend that this machine can run against the contract."""
-    install(session, "suite", *backend_extras(), groups=("test",))
-    session.run(
-        *("python", "-m", "pytest", "-n", "2", "-p", "fullattention.pytest_plugin"),
-        *("--pyargs", "fullattention.conformance", "--backend", "all"),
-        *session.posargs,
-    )
+    """Check every backend for the CPU against the contract; those that compile, quickly."""
+    install(session, "suite", *CPU_EXTRAS, groups=("test",))
+    for level, backends in (("standard", CPU_BACKENDS), ("quick", COMPILING)):
+        session.run(
+            *("python", "-m", "pytest", "-n", "2", "--timeout", "600"),
+            *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
+            *("--level", level),
+            *itertools.chain(*(("--backend", name) for name in backends)),
+            *session.posargs,
+        )
 
 
 @nox.session
@@ -138,19 +151,11 @@ def triton(session: nox.Session) -> None:
     session.run(*pytest, "tests/triton_ptx.py", *session.posargs)
 
 
-FUZZED = (
-    *("numpy-reference", "numpy-matmul", "torch-einsum", "torch-bmm"),
-    *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"),
-    *("numba-cpu", "numba-cpu-torch"),
-    *("onnxruntime", "onnxruntime-attention", "openvino"),
-)
-
-
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """Try a thousand random cases per dtype on the CPU backends, or on those given after --."""
     install(session, *CPU_EXTRAS, "suite")
-    session.run("fullattention", "fuzz", *(session.posargs or FUZZED))
+    session.run("fullattention", "fuzz", *(session.posargs or CPU_BACKENDS))
 
 
 EMULATED = (

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fullattention import FullAttention, UnavailableError, load, names
-from fullattention.backends import Backend, Precision, flash, prescaled, standard, stored
+from fullattention import FullAttention, load, names
+from fullattention.backends import Precision, flash, prescaled, standard, stored
 from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import DTYPES, UNIT_ROUNDOFF
 from fullattention.conformance import masks
@@ -20,6 +20,7 @@ from fullattention.conformance.case import Case, check_case, inputs
 from fullattention.conformance.data import REGIMES
 from fullattention.conformance.subject import Subject, load_subject
 from fullattention.layer import resolve_scale
+from tests.available import each, found
 from tests.zoo.attending import Call, Plain, Tiled, product, right, scores
 from tests.zoo.faulty.precision import to_tf32
 from tests.zoo.specimen import backend, tiled
@@ -90,21 +91,11 @@ def test_a_fully_hidden_row_holds_what_its_profile_says(rows: str, value: float)
 # Every backend that runs here.
 
 
-def available() -> dict[str, Backend]:
-    found = {}
-    for name in names():
-        try:
-            found[name] = load(name)
-        except UnavailableError:
-            continue
-    return found
+AVAILABLE = [name for name in names() if found(name) is not None]
+WITH_WEIGHTS = [name for name in AVAILABLE if "weights" not in load(name).lacks]
 
 
-def with_weights() -> list[str]:
-    return [name for name, found in available().items() if "weights" not in found.lacks]
-
-
-@pytest.mark.parametrize("name", with_weights())
+@pytest.mark.parametrize("name", each(WITH_WEIGHTS))
 def test_the_known_row_comes_out_of_every_backend(name: str) -> None:
     """Raw scores of one row with E = 8, so they are divided by sqrt(8)."""
     arrays = load(name).arrays
@@ -120,10 +111,10 @@ def test_the_known_row_comes_out_of_every_backend(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", each(AVAILABLE))
 def test_the_toy_shape_keeps_its_layout_in_every_backend(name: str) -> None:
     """B = E = D = 8 and L = S = 6, where swapped axes still fit: only the numbers tell."""
-    case = Case(shape=Sizes(8, 6, 6, 2, 8, 8), weights=name in with_weights())
+    case = Case(shape=Sizes(8, 6, 6, 2, 8, 8), weights=name in WITH_WEIGHTS)
     assert check_case(load_subject(name), case) <= 1
 
 

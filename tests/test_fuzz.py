@@ -31,6 +31,7 @@ from fullattention.conformance.fuzz import (
 )
 from fullattention.conformance.layouts import LAYOUTS
 from fullattention.conformance.poison import POISONS
+from tests.available import each
 
 
 def draw(seed: int, dtype: str = "float32", avoid: frozenset[str] = frozenset()) -> Case:
@@ -161,7 +162,7 @@ def test_the_same_seed_gives_the_same_cases_and_another_others() -> None:
     assert not set(first) & set(other)
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN))
+@pytest.mark.parametrize("name", each(BUILT_IN))
 def test_no_built_in_backend_exceeds_its_bound(name: str) -> None:
     try:
         load(name)

@@ -22,24 +22,14 @@ from fullattention import (
     names,
 )
 from fullattention.backends.interface import MaskedRows
+from tests.available import each, found
 from tests.zoo.attending import Call, Result, right
 from tests.zoo.specimen import backend
 
 B, L, S, H, E, D = 2, 5, 7, 3, 4, 6
 
 
-def available() -> list[str]:
-    found = []
-    for name in names():
-        try:
-            load(name)
-        except UnavailableError:
-            continue
-        found.append(name)
-    return found
-
-
-AVAILABLE = available()
+AVAILABLE = [name for name in names() if found(name) is not None]
 TORCH = [name for name in AVAILABLE if name.startswith("torch")]
 
 
@@ -331,7 +321,7 @@ def test_a_backend_that_never_takes_fully_hidden_rows_is_never_sent_one() -> Non
 # Special answers.
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", each(AVAILABLE))
 @pytest.mark.parametrize(("rows", "value"), [("nan", math.nan), ("zero", 0.0)])
 def test_fully_hidden_rows_follow_the_profile_in_every_backend(
     name: str, rows: MaskedRows, value: float
@@ -350,7 +340,7 @@ def test_fully_hidden_rows_follow_the_profile_in_every_backend(
         np.testing.assert_allclose(weights[0, :, 0].sum(-1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", each(AVAILABLE))
 def test_a_negative_scale_gives_nan_exactly_where_a_key_is_hidden(name: str) -> None:
     if "mask" in load(name).lacks:
         pytest.skip(f"{name} takes no mask: {load(name).lacks['mask']}")
@@ -362,7 +352,7 @@ def test_a_negative_scale_gives_nan_exactly_where_a_key_is_hidden(name: str) -> 
     np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", each(AVAILABLE))
 def test_a_negative_causal_scale_leaves_the_last_row(name: str) -> None:
     out, _ = call(qkv(L=5, S=5), scale=-0.5, backend=name)
     assert np.isnan(out[:, :-1]).all()
@@ -370,7 +360,7 @@ def test_a_negative_causal_scale_leaves_the_last_row(name: str) -> None:
     np.testing.assert_allclose(out[:, -1], want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", each(AVAILABLE))
 @pytest.mark.parametrize("scale", [-0.5, math.nan, math.inf])
 def test_fully_hidden_rows_follow_the_profile_whatever_the_scale(name: str, scale: float) -> None:
     if "mask" in load(name).lacks:
@@ -381,7 +371,7 @@ def test_fully_hidden_rows_follow_the_profile_whatever_the_scale(name: str, scal
     assert (out[:, 2] == 0).all()
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", each(AVAILABLE))
 @pytest.mark.parametrize("scale", [math.nan, math.inf, -math.inf])
 def test_a_scale_that_is_not_finite_gives_nan_everywhere(name: str, scale: float) -> None:
     weighty = "weights" not in load(name).lacks
@@ -390,14 +380,14 @@ def test_a_scale_that_is_not_finite_gives_nan_everywhere(name: str, scale: float
     assert weights is None or np.isnan(weights).all()
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", each(AVAILABLE))
 def test_no_features_mean_equal_weights(name: str) -> None:
     arrays = qkv(E=0)
     out, _ = call(arrays, mask_flag=False, scale=2.0, backend=name)
     np.testing.assert_allclose(out, np.broadcast_to(arrays[2].mean(1)[:, None], out.shape), 1e-5)
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", each(AVAILABLE))
 @pytest.mark.parametrize("axis", range(6))
 def test_an_empty_axis_gives_the_right_shapes_and_zeros(name: str, axis: int) -> None:
     sizes = [B, L, S, H, E, D]
@@ -411,7 +401,7 @@ def test_an_empty_axis_gives_the_right_shapes_and_zeros(name: str, axis: int) ->
     assert weights is None or weights.shape == (b, h, rows, keys)
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", each(AVAILABLE))
 def test_v_is_contiguous_and_its_own(name: str) -> None:
     layer = FullAttention(mask_flag=False, backend=name).eval()
     arrays = layer.backend.arrays
@@ -459,7 +449,7 @@ def gradients(name: str, mask: torch.Tensor, rows: MaskedRows) -> list[torch.Ten
     return list(torch.autograd.grad(out.square().sum(), (q, k, v)))
 
 
-@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize("name", each(TORCH))
 def test_gradients_match_those_of_the_einsum_path(name: str) -> None:
     if "float64" in load(name).lacks or "mask" in load(name).lacks:
         pytest.skip(f"{name} lacks {', '.join(load(name).lacks)}")
@@ -472,7 +462,7 @@ def test_gradients_match_those_of_the_einsum_path(name: str) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize("name", each(TORCH))
 @pytest.mark.parametrize("empty", ["keys", "features"])
 def test_gradients_of_an_empty_axis_are_zeros_of_the_right_shape(name: str, empty: str) -> None:
     if "float64" in load(name).lacks:

@@ -282,6 +282,9 @@ def attend_in_child(queue: Any) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:os.fork.. was called:RuntimeWarning"
+)  # JAX's, once it is loaded
 def test_a_forked_process_makes_itself_new_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba_cpu, "WORK_OF_A_THREAD", 1)
     monkeypatch.setattr(numba, "get_num_threads", lambda: 3)

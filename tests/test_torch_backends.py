@@ -23,12 +23,7 @@ from fullattention.backends import (
 from fullattention.backends.registry import BUILT_IN
 from fullattention.conformance.subject import load_subject
 from fullattention.conformance.suite import judge_subject
-
-TORCHS_OWN = (
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-)
-"""Warnings that torch.compile's own code causes."""
+from tests.available import TORCHS_OWN, each
 
 
 def compiles(test: Callable[..., None]) -> Callable[..., None]:
@@ -137,14 +132,7 @@ def test_torch_compile_trains_with_its_graph_retained() -> None:
 # All of torch's.
 
 
-def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    return (pytest.mark.proof, *TORCHS_OWN) if name in ("torch-compile", "torch-flex") else ()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=marks(n)) for n in BUILT_IN if n.startswith("torch-")],
-)
+@pytest.mark.parametrize("name", each(n for n in BUILT_IN if n.startswith("torch-")))
 def test_a_backend_attends_alike_after_pickling(name: str) -> None:
     copy = pickle.loads(pickle.dumps(loaded(name)))
     x = torch.ones((1, 2, 1, 4))

@@ -10,19 +10,19 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
+import math
 import random
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from fullattention.bench.contest import Blocks
 from fullattention.bench.inputs import SEED
-from fullattention.bench.ratio import FINAL, REPORTED, Ratio
+from fullattention.bench.ratio import FINAL, REPORTED, Ratio, Spread, ratio_of
 from fullattention.bench.turns import TURN
 from fullattention.bench.workloads import CATALOGUE
 from fullattention.machine.environment import environment
@@ -61,6 +61,9 @@ WARM_UP = 3
 LEAST = 8
 """Blocks, whatever they take."""
 
+ONE_PROCESS = Spread(0.0, math.inf)
+"""Both sides run in this process: there are no others to differ."""
+
 Run = Callable[[], object]
 
 
@@ -80,16 +83,16 @@ def compare(
     """Let two take turns in blocks of random order for so many seconds."""
     sides = {"run": run, "against": against}
     calls = {name: _calls_of_a_turn(side, clock) for name, side in sides.items()}
-    order, blocks, end = random.Random(SEED), Blocks(), clock() + budget
-    while len(blocks.rows) < LEAST or clock() < end:
-        row = {}
+    order, end = random.Random(SEED), clock() + budget
+    times: dict[str, list[list[float]]] = {name: [] for name in sides}
+    while len(times["run"]) < LEAST or clock() < end:
         for name in order.sample(list(sides), len(sides)):
             start = clock()
             for _ in range(calls[name]):
                 sides[name]()
-            row[name] = (clock() - start) / calls[name]
-        blocks.rows.append(row)
-    return Compared(statistics.median(blocks.times("against")), blocks.ratio("run", "against"))
+            times[name].append([(clock() - start) / calls[name]])
+    ratio = ratio_of(np.array(times["run"]), np.array(times["against"]), ONE_PROCESS)
+    return Compared(float(np.median(times["against"])), ratio)
 
 
 def _calls_of_a_turn(run: Run, clock: Callable[[], float]) -> int:

@@ -78,6 +78,7 @@ def backend(device: str) -> Backend:
         attend=attend,
         arrays=jax_arrays.arrays_on(device),
         device=device,
+        compiles=True,
         seed=numpy_arrays.seed,
         precision={dtype: standard(dtype) for dtype in DTYPES},
         masked_rows="nan",

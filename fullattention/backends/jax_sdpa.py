@@ -91,6 +91,7 @@ def backend(device: str) -> Backend:
         attend=attend,
         arrays=jax_arrays.arrays_on(device),
         device=device,
+        compiles=True,
         precision={dtype: _precision(dtype) for dtype in DTYPES if dtype not in refused},
         lacks={"weights": NO_WEIGHTS, "dropout": NO_DROPOUT, **refused},
         deviates={"G3": CLEAN},

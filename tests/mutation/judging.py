@@ -26,17 +26,23 @@ from tests.zoo.valid import VALID
 FAULTY = {specimen.name: specimen for specimen in (*FAULTY_BACKENDS, *FAULTY_LAYERS)}
 RIGHT = {specimen.name: specimen for specimen in VALID}
 
-OWN_RULES = ("__init__", "is_real", "check_library", "attn_mask_of", "check_scale", "SMALLEST")
+OWN_RULES = (
+    *("__init__", "__setattr__", "is_real", "check_library", "attn_mask_of"),
+    *("check_scale", "SMALLEST"),
+)
 """What the layer refuses beyond the contract, in our interface: tests/test_layer.py proves it."""
 
-ON_SOME_CPUS = ("_apart",)
+ON_SOME_CPUS = ("_apart", "leaking")
 """What torch's product on CPUs with AMX needs, and no other runs."""
+
+FOLLOWED = ("follower",)
+"""What changes no plain call, only those that torch follows: tests/test_torch_followers.py."""
 
 MUTATED = {
     "backends.numpy_reference": (),
     "backends.numpy_matmul": (),
     "backends.numpy_arrays": ("draw_seed",),  # for kernels with a generator of their own
-    "backends.torch_einsum": ON_SOME_CPUS,
+    "backends.torch_einsum": (*ON_SOME_CPUS, *FOLLOWED),
     "layer": OWN_RULES,
 }
 """The modules, and the names in each that are left as they are."""

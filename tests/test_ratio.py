@@ -52,6 +52,13 @@ def test_the_ratio_of_exact_times_is_exact() -> None:
     assert found.blocks == 8
 
 
+def test_times_without_any_scatter_have_an_interval_without_width() -> None:
+    times = np.full((5, 1), 2.0)
+    found = ratio_of(1.5 * times, times, Spread(0.0, math.inf))
+    assert found.interval(FINAL) == (found.ratio, found.ratio)
+    assert found.verdict(FINAL) == "slower"
+
+
 def test_the_other_way_round_it_is_the_inverse() -> None:
     first, second = turns_of(2, 2, 40, noise=0.01, seed=1)
     spread = spread_of([first, second])

@@ -135,7 +135,8 @@ def ratio_of(times: np.ndarray, against: np.ndarray, spread: Spread) -> Ratio:
     of_blocks = float(_variance(_winsorized(pairings).mean(axis=(1, 2))))
     of_processes = spread.variance * sum(1 / number for number in processes)
     variance = of_blocks + of_processes
-    freedom = variance**2 / (of_blocks**2 / (_used(blocks) - 1) + of_processes**2 / spread.freedom)
+    squares = of_blocks**2 / (_used(blocks) - 1) + of_processes**2 / spread.freedom
+    freedom = variance**2 / squares if squares else math.inf  # times without any scatter
     return Ratio(float(_middle(pairings).mean()), math.sqrt(variance), freedom, blocks)
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from fullattention.bench.contest import Blocks
 from fullattention.bench.inputs import SEED
-from fullattention.bench.ratio import FINAL, REPORTED, Ratio
+from fullattention.bench.ratio import FINAL, REPORTED, SAME_PROCESS, Ratio, ratio_of
 from fullattention.bench.turns import TURN
 from fullattention.bench.workloads import CATALOGUE
 from fullattention.machine.environment import environment
@@ -80,16 +80,16 @@ def compare(
     """Let two take turns in blocks of random order for so many seconds."""
     sides = {"run": run, "against": against}
     calls = {name: _calls_of_a_turn(side, clock) for name, side in sides.items()}
-    order, blocks, end = random.Random(SEED), Blocks(), clock() + budget
-    while len(blocks.rows) < LEAST or clock() < end:
-        row = {}
+    order, end = random.Random(SEED), clock() + budget
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    while len(taken["run"]) < LEAST or clock() < end:
         for name in order.sample(list(sides), len(sides)):
             start = clock()
             for _ in range(calls[name]):
                 sides[name]()
-            row[name] = (clock() - start) / calls[name]
-        blocks.rows.append(row)
-    return Compared(statistics.median(blocks.times("against")), blocks.ratio("run", "against"))
+            taken[name].append((clock() - start) / calls[name])
+    times, others = (np.array(taken[name])[:, None] for name in ("run", "against"))
+    return Compared(statistics.median(taken["against"]), ratio_of(times, others, SAME_PROCESS))
 
 
 def _calls_of_a_turn(run: Run, clock: Callable[[], float]) -> int:

@@ -12,6 +12,7 @@ from fullattention.bench.ratio import (
     FINAL,
     INTERIM,
     REPORTED,
+    SAME_PROCESS,
     USUAL_SPREAD,
     USUAL_WEIGHT,
     Ratio,
@@ -45,7 +46,7 @@ def different(found: Counter[Speed]) -> int:
 
 def test_the_ratio_of_exact_times_is_exact() -> None:
     times = np.array([[1.0, 2.0, 4.0, 8.0, 1.0, 2.0, 4.0, 8.0]] * 2).T
-    found = ratio_of(1.5 * times, times, Spread(0.0, 6.0))
+    found = ratio_of(1.5 * times, times, SAME_PROCESS)
     assert (found.ratio, *found.interval(FINAL)) == pytest.approx((1.5, 1.5, 1.5))
     assert found.verdict(FINAL) == "slower"
     assert found.smallest_difference == pytest.approx(0)
@@ -86,7 +87,7 @@ def test_the_blocks_alone_would_make_false_winners_of_such_processes() -> None:
     false = 0
     for seed in range(TRIALS):
         first, second = turns_of(2, 1, 40, noise=0.03, spread=0.05, seed=seed)
-        false += ratio_of(first, second, Spread(0.0, 1.0)).verdict(FINAL) != "not settled"
+        false += ratio_of(first, second, SAME_PROCESS).verdict(FINAL) != "not settled"
     assert false > 0.5 * TRIALS
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
-import math
 import random
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fullattention.bench.inputs import SEED
-from fullattention.bench.ratio import FINAL, REPORTED, Ratio, Spread, ratio_of
+from fullattention.bench.ratio import FINAL, REPORTED, SAME_PROCESS, Ratio, ratio_of
 from fullattention.bench.turns import TURN
 from fullattention.bench.workloads import CATALOGUE
 from fullattention.machine.environment import environment
@@ -61,9 +61,6 @@ WARM_UP = 3
 LEAST = 8
 """Blocks, whatever they take."""
 
-ONE_PROCESS = Spread(0.0, math.inf)
-"""Both sides run in this process: there are no others to differ."""
-
 Run = Callable[[], object]
 
 
@@ -84,15 +81,15 @@ def compare(
     sides = {"run": run, "against": against}
     calls = {name: _calls_of_a_turn(side, clock) for name, side in sides.items()}
     order, end = random.Random(SEED), clock() + budget
-    times: dict[str, list[list[float]]] = {name: [] for name in sides}
-    while len(times["run"]) < LEAST or clock() < end:
+    taken: dict[str, list[float]] = {name: [] for name in sides}
+    while len(taken["run"]) < LEAST or clock() < end:
         for name in order.sample(list(sides), len(sides)):
             start = clock()
             for _ in range(calls[name]):
                 sides[name]()
-            times[name].append([(clock() - start) / calls[name]])
-    ratio = ratio_of(np.array(times["run"]), np.array(times["against"]), ONE_PROCESS)
-    return Compared(float(np.median(times["against"])), ratio)
+            taken[name].append((clock() - start) / calls[name])
+    times, others = (np.array(taken[name])[:, None] for name in ("run", "against"))
+    return Compared(statistics.median(taken["against"]), ratio_of(times, others, SAME_PROCESS))
 
 
 def _calls_of_a_turn(run: Run, clock: Callable[[], float]) -> int:

@@ -53,6 +53,10 @@ class Spread:
         return math.expm1(math.sqrt(2 * self.variance))
 
 
+SAME_PROCESS = Spread(0.0, math.inf)
+"""Of two that take their turns in one process."""
+
+
 @dataclass(frozen=True)
 class Ratio:
     """One backend's time over another's, both in the same blocks."""
@@ -135,8 +139,8 @@ def ratio_of(times: np.ndarray, against: np.ndarray, spread: Spread) -> Ratio:
     of_blocks = float(_variance(_winsorized(pairings).mean(axis=(1, 2))))
     of_processes = spread.variance * sum(1 / number for number in processes)
     variance = of_blocks + of_processes
-    squares = of_blocks**2 / (_used(blocks) - 1) + of_processes**2 / spread.freedom
-    freedom = variance**2 / squares if squares else math.inf  # times without any scatter
+    share = of_blocks / variance if variance else 1.0
+    freedom = 1 / (share**2 / (_used(blocks) - 1) + (1 - share) ** 2 / spread.freedom)
     return Ratio(float(_middle(pairings).mean()), math.sqrt(variance), freedom, blocks)
 
 

@@ -63,6 +63,7 @@ single = backend(
     "single", lambda result, *_: result, precision={"float32": GOOD.precision["float32"]}
 )
 dying = backend("dying", spoiled(die))
+slow = backend("slow", lambda result, *_: result, compiles=True)
 """
 
 SHAPE = "3,5,5,1,2,2"
@@ -321,6 +322,27 @@ def test_what_is_too_large_is_not_run_and_no_inputs_are_written(
     assert timing.status == "not run"
     assert reason in timing.reason
     assert not made.verdicts, "nothing is judged that cannot be timed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [({}, "not run"), ({"full": True}, "timed"), ({"backends": ["all"]}, "timed")],
+    ids=["default", "full", "all"],
+)
+def test_one_that_compiles_for_minutes_takes_part_only_if_asked_for(
+    asked: dict[str, Any],
+    status: str,
+    session: Callable[..., BenchSession],
+    candidates: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = [f"{candidates}:{name}" for name in ("right", "slow")]
+    monkeypatch.setattr("fullattention.bench.options.names", lambda: known)
+    monkeypatch.setattr("fullattention.bench.session.THOROUGH", BRIEF)
+    made = session(**{"backends": [], "modes": ["forward"]} | asked)
+    timings = made.measure(made.options.workloads[0]).timings
+    assert [timing.status for timing in timings.values()] == ["timed", status]
+    assert status == "timed" or "use --full" in list(timings.values())[1].reason
 
 
 def test_two_backends_are_compared_in_the_records(

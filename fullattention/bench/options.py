@@ -24,6 +24,8 @@ class Options:
     """What to time, and how."""
 
     backends: tuple[str, ...]
+    compiling: bool
+    """Whether backends that compile for minutes take part."""
     workloads: tuple[Workload, ...]
     device: str
     threads: int
@@ -118,6 +120,7 @@ def make_options(
     chosen = names() if asked in ([], ["all"]) else asked
     return Options(
         backends=tuple(sorted(chosen, key=lambda name: name != BASELINE)),
+        compiling=full or bool(asked),
         workloads=tuple(
             _in_modes(
                 _in_dtypes(_chosen(workloads, shapes, workload_files, full), dtypes),

@@ -51,7 +51,8 @@ def run(
     """Time workloads on backends, and print and write the report, after an interruption too.
 
     Args:
-        backends: names, `module:object` or `path.py[:object]`; none or `all`: every known one.
+        backends: names, `module:object` or `path.py[:object]`; `all`: every known one;
+            none: all but those that compile for minutes, unless `full`.
         workloads: names or globs; none: the default set.
         shapes: workloads of one's own, each `B,L,S,H,E,D`.
         workload_files: files of workloads, as `workload_files.write_workloads` writes them.

@@ -44,6 +44,8 @@ from fullattention.records import (
     write,
 )
 
+COMPILES = "it compiles for minutes before it can be judged and timed: name it, or use --full"
+
 LOSSES = 3
 """Processes that a candidate may take down before the rest of its workloads are given up."""
 
@@ -63,9 +65,7 @@ class BenchSession:
         self.processes = self.effort.processes
         self.workers = {spec: self._start(spec, self.processes) for spec in options.backends}
         try:
-            self.declarations = {
-                spec: _declaration(workers) for spec, workers in self.workers.items()
-            }
+            self.declarations = {spec: self._declared(spec) for spec in options.backends}
             _require_different_names(self.declarations)
             self._start_more()
             self.environment = self._environment()
@@ -152,6 +152,16 @@ class BenchSession:
             device=self.options.device,
             reason=reason,
         )
+
+    def _declared(self, spec: str) -> Declaration | UnavailableError:
+        """What a candidate says of itself, or why it takes no part in any contest."""
+        declared = _declaration(self.workers[spec])
+        if isinstance(declared, UnavailableError) or self.options.compiling:
+            return declared
+        if not declared.compiles:
+            return declared
+        _stop(self.workers[spec])
+        return UnavailableError(spec, COMPILES)
 
     def _start(self, spec: str, count: int) -> list[Worker]:
         return [Worker(spec, self.options.device, self.options.threads) for _ in range(count)]

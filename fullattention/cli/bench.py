@@ -14,7 +14,11 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser("bench", help="time backends on workloads and report")
     for name, metavar, meaning in (
-        ("--backend", "NAME", "again for more (default: every known one)"),
+        (
+            "--backend",
+            "NAME",
+            "again for more, or all (default: all that need no long compiling)",
+        ),
         ("--workload", "NAME", "name or glob, again for more (default: a set for some minutes)"),
         ("--shape", "B,L,S,H,E,D", "a workload of your own, again for more"),
         ("--workloads", "FILE", "workloads that nn.capture wrote, again for more"),

@@ -60,6 +60,7 @@ class Declaration:
     lacks: Mapping[str, str]
     deviates: Mapping[str, str]
     batch_invariant: bool = False
+    compiles: bool = False
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -139,6 +140,7 @@ def from_backend(backend: Backend) -> Subject:
         deviates=dict(backend.deviates),
         seed=backend.seed,
         batch_invariant=backend.batch_invariant,
+        compiles=backend.compiles,
     )
 
 

@@ -156,12 +156,11 @@ class BenchSession:
     def _declared(self, spec: str) -> Declaration | UnavailableError:
         """What a candidate says of itself, or why it takes no part in any contest."""
         declared = _declaration(self.workers[spec])
-        if isinstance(declared, UnavailableError) or self.options.compiling:
-            return declared
-        if not declared.compiles:
-            return declared
-        _stop(self.workers[spec])
-        return UnavailableError(spec, COMPILES)
+        compiles = isinstance(declared, Declaration) and declared.compiles
+        if compiles and not self.options.compiling:
+            _stop(self.workers[spec])
+            return UnavailableError(spec, COMPILES)
+        return declared
 
     def _start(self, spec: str, count: int) -> list[Worker]:
         return [Worker(spec, self.options.device, self.options.threads) for _ in range(count)]

@@ -17,7 +17,7 @@ from fullattention.backends.cupy_kernels.launch import (
 )
 from fullattention.backends.errors import LimitError, UnsupportedError
 from fullattention.backends.interface import Array, Shape, Sizes, broadcast_strides, dtype_name
-from fullattention.backends.passes import Options
+from fullattention.backends.passes import Options, sizes_of
 from fullattention.backends.precision import accumulator
 
 NO_ARRAY, NO_TABLE = (0,) * 6, (0,) * 5
@@ -72,7 +72,7 @@ class FusedKernels:
         weights: bool,
     ) -> tuple[Array, Array | None, Array]:
         """V (B, L, H, D), the weights (B, H, L, S) or None, and what the backward pass needs."""
-        sizes, dtype = _sizes(q, v), dtype_name(q)
+        sizes, dtype = sizes_of(q, v), dtype_name(q)
         B, L, S, H, _, D = sizes
         extras = weights or _has_extras(hidden, options)
         kernel = forward_kernel(dtype, sizes, self.runtime.limits(q), extras=extras)
@@ -99,7 +99,7 @@ class FusedKernels:
         options: Options,
     ) -> tuple[Array, Array, Array]:
         """Gradients by q, k and v."""
-        sizes, dtype = _sizes(q, v), dtype_name(q)
+        sizes, dtype = sizes_of(q, v), dtype_name(q)
         B, L, S, H, E, D = sizes
         extras = g_weights is not None or _has_extras(hidden, options)
         launches = [
@@ -144,15 +144,9 @@ class FusedKernels:
         values += (view(rows[name]).address if name in rows else 0 for name in ROWS)
         values += sizes
         values += (options.causal, launch.heads_log2, launch.tile, launch.row_blocks)
-        values += (options.seed, round(options.dropout * 2**32))
-        values += (options.scale, 0.0 if options.dropout == 1.0 else 1.0 / (1.0 - options.dropout))
+        values += (options.seed, options.threshold)
+        values += (options.scale, options.kept)
         return packed(values)
-
-
-def _sizes(q: Array, v: Array) -> Sizes:
-    B, L, H, E = q.shape
-    _, S, _, D = v.shape
-    return Sizes(B, L, S, H, E, D)
 
 
 def _has_extras(hidden: Array | None, options: Options) -> bool:

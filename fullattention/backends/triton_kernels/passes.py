@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fullattention.backends.interface import Shape, Sizes, broadcast_strides, dtype_name
-from fullattention.backends.passes import Options
+from fullattention.backends.passes import Options, sizes_of
 from fullattention.backends.triton_kernels.kernels import (
     attend,
     key_gradients,
@@ -64,7 +64,7 @@ class TritonKernels:
         Raises:
             LimitError: the call is too large.
         """
-        B, L, S, H, _, D = sizes = _sizes(q, v)
+        B, L, S, H, _, D = sizes = sizes_of(q, v)
         out = _empty((B, L, H, D), q)
         a = _empty((B, H, L, S), q) if weights else None
         rows = _empty((2, B, H, L), q, torch.float32)
@@ -89,7 +89,7 @@ class TritonKernels:
         Raises:
             LimitError: the call is too large.
         """
-        B, L, S, H, E, D = sizes = _sizes(q, v)
+        B, L, S, H, E, D = sizes = sizes_of(q, v)
         g_q, g_k, g_v = _empty((B, L, H, E), q), _empty((B, S, H, E), q), _empty((B, S, H, D), q)
         slopes = _empty((B, H, L), q, torch.float32)
         given = (
@@ -135,12 +135,6 @@ def _mask(hidden: torch.Tensor | None) -> tuple[Any, ...] | None:
     return hidden if hidden is None else (hidden, *broadcast_strides(hidden.shape, hidden.stride()))
 
 
-def _sizes(q: torch.Tensor, v: torch.Tensor) -> Sizes:
-    B, L, H, E = q.shape
-    _, S, _, D = v.shape
-    return Sizes(B, L, S, H, E, D)
-
-
 def _empty(shape: Shape, like: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
@@ -148,9 +142,7 @@ def _empty(shape: Shape, like: torch.Tensor, dtype: torch.dtype | None = None) -
 def _numbers(sizes: Sizes, options: Options) -> tuple[float, ...]:
     """The arguments `VARYING` of every kernel."""
     B, L, S, H, _, _ = sizes
-    kept = 0.0 if options.dropout == 1.0 else 1.0 / (1.0 - options.dropout)
-    threshold = round(options.dropout * 2**32)
-    return (B * H, H, L, S, options.scale, options.seed, threshold, kept)
+    return (B * H, H, L, S, options.scale, options.seed, options.threshold, options.kept)
 
 
 def _constants(sizes: Sizes, options: Options, cut: Tiles) -> dict[str, Any]:

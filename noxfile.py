@@ -180,6 +180,13 @@ def emulation(session: nox.Session) -> None:
 
 
 @nox.session
+def ci(session: nox.Session) -> None:
+    """Run all that CI does beside `lint` and `tests`, in one environment: installing takes time."""
+    for part in (types, proofs, conformance, simulator, emulation, ptx, triton):
+        part(session)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Check and time every backend that this machine can run, on its GPU too, and report."""
     extras = backend_extras()

@@ -28,7 +28,7 @@ def attend(
     scale: float,
     dropout: float,
     weights: bool,
-    leaking: bool = False,
+    leaking: bool,
 ) -> tuple[Array, Array | None]:
     """Attend by blocks of batch entries where nothing else is wanted; see `interface.Attend`.
 

@@ -49,7 +49,7 @@ def attend(
     scale: float,
     dropout: float,
     weights: bool,
-    leaking: bool = False,
+    leaking: bool,
 ) -> tuple[Array, Array | None]:
     """Attend by a graph that is compiled when a call first needs it; see `interface.Attend`.
 

@@ -23,7 +23,7 @@ def attend(
     scale: float,
     dropout: float,
     weights: bool,
-    leaking: bool = False,
+    leaking: bool,
 ) -> tuple[Array, Array | None]:
     """Attend with every step stored in the input's dtype; see `interface.Attend`.
 

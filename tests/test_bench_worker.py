@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from fullattention.bench.worker import OutError, RefusedError, Turn, Worker
 from fullattention.bench.workloads import parse_shape
 
 CANDIDATES = """
-import os, time
+import os, threading, time
 import numpy as np
 from fullattention.backends import UnsupportedError
 from tests.bench_fakes import backend
@@ -37,8 +39,21 @@ def write(result, q):
     q[0, 0, 0, 0] += 1
     return result
 
+until = 0.0
+
+def spin():
+    while time.perf_counter() < until:
+        pass
+
+def leave_a_thread(result, q):  # it spins for a while, in case another call follows
+    global until
+    idle, until = time.perf_counter() >= until, time.perf_counter() + 0.05
+    if idle:
+        threading.Thread(target=spin).start()
+    return result
+
 def act(result, q):  # by the batch's size, which no check has
-    acts = {22: die, 23: fail, 24: refuse, 25: interrupt, 26: write}
+    acts = {22: die, 23: fail, 24: refuse, 25: interrupt, 26: write, 27: leave_a_thread}
     return acts.get(q.shape[0], lambda result, q: result)(result, q)
 
 odd = backend("odd", lambda result, q, k, v: act(result, q))
@@ -88,6 +103,23 @@ def test_turns_are_taken_on_inputs_that_both_sides_know(worker: Worker, tmp_path
         assert 0 < check.error(turn.sample, turn.inputs, standard("float32")) <= 1
     assert worker.ask("turn", False, **ASKED).sample is None
     assert worker.ask("changed_inputs", **ASKED) == ()
+
+
+def cpu_nanoseconds(pid: int) -> int:
+    return sum(
+        int((task / "schedstat").read_text().split()[0])
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_turn_ends_once_the_candidates_threads_rest(worker: Worker, tmp_path: Path) -> None:
+    assert worker.process.pid is not None
+    worker.ask("prepare", pool(tmp_path, 27), 0.0, 1.0, **ASKED)
+    worker.ask("turn", False, **ASKED)
+    before = cpu_nanoseconds(worker.process.pid)
+    time.sleep(0.03)
+    assert cpu_nanoseconds(worker.process.pid) - before < 5e6, "a spinning thread takes 3e7"
 
 
 def test_writing_into_the_inputs_is_seen_and_reaches_nobody_else(

@@ -18,6 +18,7 @@ from fullattention.bench.ceilings import Floor, Rates, floors, impossible
 from fullattention.bench.contest import Blocks, LeftError, Rules, TakeTurn, contest
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.ratio import FINAL, REPORTED
+from fullattention.bench.rest import come_to_rest
 from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.turns import Clock
 from fullattention.bench.work import Work, work
@@ -250,6 +251,7 @@ class Entry:
         seconds = [turn.seconds for turn in self.turns]
         lower, median, upper = (float(x) for x in np.quantile(seconds, (0.25, 0.5, 0.75)))
         on_device = [t.device_seconds for t in self.turns if t.device_seconds is not None]
+        others = sum(turn.others for turn in self.turns) / sum(turn.wall for turn in self.turns)
         floor = max(self.floors, key=lambda name: self.floors[name], default=None)
         return dataclasses.replace(
             made,
@@ -268,7 +270,7 @@ class Entry:
             bytes_moved=self.work.bytes,
             floor=floor,
             share=None if floor is None else self.floors[floor] / median,
-            other_load=sum(t.others for t in self.turns) / sum(t.wall for t in self.turns),
+            other_load=max(0.0, others),
             throttlings=throttlings,
             seed=SEED,
         )
@@ -292,6 +294,7 @@ class Entry:
         assert turn.sample is not None
         precision = self.candidate.declaration.precision[self.pool.workload.dtype]
         error = self.check.error(turn.sample, turn.inputs, precision)
+        come_to_rest()  # looking took this process's own threads
         self.error = max(error, self.error or 0.0)
         if math.isinf(error):
             self.reason = "a sampled output has a wrong shape, or a NaN or infinity out of place"

@@ -26,6 +26,7 @@ from fullattention.bench.device import device_timer, peak_bytes
 from fullattention.bench.inputs import InputPool
 from fullattention.bench.limits import TooLargeError, require_memory, require_time
 from fullattention.bench.modes import Results, make_call
+from fullattention.bench.rest import come_to_rest
 from fullattention.bench.spot_check import Sample, sample
 from fullattention.bench.turns import Turns
 from fullattention.bench.workloads import Workload
@@ -78,7 +79,8 @@ class Turn:
     wall: float
     """Seconds of the whole turn."""
     others: float
-    """CPU seconds that other processes used meanwhile."""
+    """CPU seconds that other processes used meanwhile. The system counts by 10 ms or so, and a turn
+    is not much longer: this may be below 0, and only the sum over many turns tells."""
     sample: Sample | None
     """Of one call's results, where a look was asked for."""
     inputs: int
@@ -139,11 +141,13 @@ class Server:
         start, others = time.perf_counter(), hardware.others_cpu_seconds()
         timed = turns.take(self.random.randrange(turns.chunks))
         wall = time.perf_counter() - start
+        others = hardware.others_cpu_seconds() - others
+        come_to_rest()
         return Turn(
             seconds=timed.seconds,
             device_seconds=timed.device_seconds,
             wall=wall,
-            others=max(0.0, hardware.others_cpu_seconds() - others),
+            others=others,
             sample=self._sample(timed.kept, timed.inputs) if look else None,
             inputs=timed.inputs,
         )

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import itertools
 import pickle
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,36 +171,6 @@ def test_tuning_measures_with_torchs_own_threads_as_far_as_there_are_cores(
     cores = ("--threads", str(usable_cores()))
     arguments = deciding._request(call).arguments  # noqa: SLF001 - what the command is told
     assert cores in itertools.pairwise(arguments)
-
-
-AUTO = """
-import pathlib, sys, torch
-from fullattention.choosing.choice import known_here
-from fullattention.choosing.store import Store
-from fullattention.nn import FullAttention, deciding
-deciding._known = lambda: known_here(Store(pathlib.Path(sys.argv[1])))
-x = torch.ones(4, 12, 3, 8)
-FullAttention(False).eval()(x, x, x, None)
-print(*(backend.name for backend in deciding._decisions.values()))
-print(*sorted({"jax", "numba", "onnxruntime", "openvino"} & sys.modules.keys()))
-"""
-
-
-def test_a_first_call_imports_no_library_but_those_it_may_run_on(tmp_path: Path) -> None:
-    environment = dataclasses.replace(HERE.here, threads=torch.get_num_threads())
-    here: dict[str, Any] = {"environment": environment, "shape": SHAPE}
-    left_out = {"status": "not run", "conformant": None, "median": None, "library_version": ""}
-    Store(tmp_path).add(
-        [
-            measured("torch-bmm", 1e-3, library="torch"),
-            *(timing(name, **here, **left_out) for name in ("jax", "openvino", "numba-cpu")),
-            timing("onnxruntime", **here, library="numpy"),
-        ]
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", AUTO, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == ["torch-bmm", ""]
 
 
 def test_a_backend_that_lacks_what_the_call_needs_is_not_chosen(knows: Any) -> None:

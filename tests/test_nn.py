@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
+import os
 import pickle
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from fullattention.backends import InvalidInputError, UnavailableError, UnsupportedError, load
 from fullattention.backends.interface import needs
+from fullattention.backends.precision import Precision
 from fullattention.bench.workload_files import read_workloads, write_workloads
 from fullattention.choosing.choice import Known, known_here
 from fullattention.choosing.store import Store
+from fullattention.conformance.bound import attention_bound
 from fullattention.conformance.suite import check
 from fullattention.nn import FullAttention, capture, deciding, replace
 from fullattention.nn.call import call_of
 from fullattention.records import Timing
+from tests import near_layers
+from tests.available import found
 from tests.patchtst import PatchTST, ScaledByTauAttention, TopKeysAttention
 from tests.test_store import timing
 from tests.zoo.layers import UpstreamLayer, triangular_causal_mask
 
 HERE = known_here(Store(Path("no-such-folder")))
 SHAPE = (4, 12, 12, 3, 8, 8)
+
+without_numba = pytest.mark.skipif(
+    found("numba-cpu-torch") is None, reason="numba-cpu-torch does not run here"
+)
 
 
 def measured(backend: str, seconds: float, **fields: Any) -> Timing:
@@ -314,6 +328,34 @@ def test_replace_swaps_what_computes_full_attention_and_says_what_it_left(knows:
     assert "with tau and delta it computes something else" in done[2].reason
     assert isinstance(model.encoder[0].attention.inner_attention, FullAttention)
     assert isinstance(model.encoder[1].attention.inner_attention, TopKeysAttention)
+
+
+@pytest.mark.parametrize("name", near_layers.TOLD)
+def test_a_layer_that_nearly_computes_full_attention_is_left(name: str) -> None:
+    layer = getattr(near_layers, name)(False, output_attention=name == "RawScores")
+    (done,) = replace(torch.nn.ModuleList([layer]))
+    assert not done.swapped
+    assert near_layers.TOLD[name] in done.reason
+
+
+def test_a_layer_that_keeps_its_last_weights_is_left_and_the_model_goes_on(knows: Any) -> None:
+    model: Any = torch.nn.ModuleList([near_layers.Keeps(False), UpstreamLayer(False)])
+    model[0](*inputs(gradient=True), None)
+    kept, other = replace(model)
+    assert "it cannot be copied, to be tried: RuntimeError" in kept.reason
+    assert other.swapped
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+def test_trials_leave_the_layer_and_the_users_random_numbers_alone(
+    knows: Any, weights: bool, masked: bool
+) -> None:
+    layer = UpstreamLayer(masked, attention_dropout=0.3, output_attention=weights)
+    before = torch.get_rng_state()
+    assert replace(torch.nn.ModuleList([layer]))[0].swapped
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (layer.dropout.p, layer.training) == (0.3, True)
 
 
 def test_replace_keeps_settings_and_mode(knows: Any) -> None:

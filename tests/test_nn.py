@@ -296,6 +296,72 @@ def test_a_layer_that_may_measure_does_so_after_others_decided(
     assert len(measured_calls) == 1
 
 
+def measuring(monkeypatch: pytest.MonkeyPatch, status: int = 0, says: str = "") -> list[list[str]]:
+    """The commands that would measure; they end at once, with a status."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, status, "", says)
+
+    monkeypatch.setattr(deciding, "subprocess", SimpleNamespace(run=run))
+    return commands
+
+
+def test_tuning_times_what_the_call_may_run_on_and_nothing_else(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = measuring(monkeypatch)
+    for weights in (False, True):
+        layer = FullAttention(False, output_attention=weights, tune=True).eval()
+        layer(*inputs(), None)
+    plain, with_weights = (
+        {name for option, name in itertools.pairwise(command) if option == "--backend"}
+        for command in commands
+    )
+    assert plain > {"torch-einsum", "torch-bmm", "torch-sdpa", "torch-sdpa-math"}
+    assert not plain & {"numpy-matmul", "numba-cpu", "onnxruntime", "jax", *COMPILING}
+    assert "torch-einsum" in with_weights
+    assert "torch-sdpa" not in with_weights
+
+
+def test_where_tuning_fails_it_warns_once_and_the_default_runs(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = measuring(monkeypatch, 2, "the store is read-only")
+    layer = FullAttention(False, tune=True).eval()
+    with pytest.warns(RuntimeWarning, match="tune: nothing was measured: .*the store is read-only"):
+        layer(*inputs(), None)
+    layer(*inputs(), None)
+    assert len(commands) == 1
+    assert chosen(layer, *inputs()) == "torch-sdpa"
+
+
+def test_tuning_without_the_suites_libraries_warns_and_the_default_runs(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fullattention.choosing.choice", None)
+    layer = FullAttention(False, tune=True).eval()
+    with pytest.warns(RuntimeWarning, match=r"pip install 'fullattention\[suite\]'"):
+        layer(*inputs(), None)
+
+
+@without_numba
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_drops_the_same_weights_when_it_computes_again(
+    knows: Any, reentrant: bool
+) -> None:
+    """The sum of v dv is that of V g if both passes drop the same weights, whichever those are."""
+    knows(measured("numba-cpu-torch", 1e-3), measured("torch-einsum", 1e-3, mode="training"))
+    layer = FullAttention(False, attention_dropout=0.5).train()
+    q, k, v = inputs(gradient=True)
+    out = checkpoint(lambda *x: layer(*x, None)[0], q, k, v, use_reentrant=reentrant)
+    g = torch.randn(out.shape, generator=torch.Generator().manual_seed(4))
+    out.backward(g)
+    assert v.grad is not None
+    torch.testing.assert_close((v * v.grad).sum(), (out * g).sum(), rtol=1e-4, atol=1e-4)
+
+
 def test_what_the_chosen_backend_refuses_runs_by_default(
     knows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

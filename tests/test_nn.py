@@ -172,6 +172,31 @@ def test_a_backend_of_other_arrays_is_not_chosen(knows: Any) -> None:
     assert chosen(FullAttention(False).eval(), *inputs()) == "torch-sdpa"
 
 
+CHOOSING = """
+import sys, torch
+from fullattention.nn import FullAttention, deciding
+torch.set_num_threads(int(sys.argv[1]))
+layer, x = FullAttention(False).eval(), torch.ones(4, 12, 3, 8)
+print(layer.explain(x, x, x).splitlines()[0])
+layer(x, x, x, None)
+print(*(backend.name for backend in deciding._decisions.values()))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a user's data lie elsewhere, fixedly")
+def test_what_the_users_store_holds_is_what_runs(tmp_path: Path) -> None:
+    kept = [measured("torch-bmm", 1e-3), measured("torch-sdpa", 2e-3)]
+    Store(tmp_path / "fullattention" / "results").add(kept)
+    done = subprocess.run(
+        [sys.executable, "-c", CHOOSING, str(torch.get_num_threads())],
+        env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["torch-bmm for forward, mask none", "torch-bmm"], done
+
+
 def test_where_nothing_was_measured_sdpa_runs_or_einsum_where_it_cannot(knows: Any) -> None:
     assert chosen(FullAttention(False), *inputs()) == "torch-sdpa"
     assert chosen(FullAttention(False, output_attention=True), *inputs()) == "torch-einsum"
@@ -210,7 +235,7 @@ def test_explain_says_what_would_run_and_why_not_the_others(knows: Any) -> None:
     knows(measured("torch-sdpa", 2e-3), measured("torch-einsum", 1e-3))
     text = FullAttention(False).eval().explain(*inputs())
     assert text.startswith("torch-einsum for forward, mask none")
-    assert "2.00, " not in text
+    assert re.search(r"^torch-sdpa .* 2\.00 +- +measured", text, re.MULTILINE), "not tied"
     assert "numpy-matmul: unsupported: it takes arrays of numpy, not of torch" in text
     knows()
     assert "torch-sdpa, by default: nothing was measured" in FullAttention(False).explain(*inputs())
@@ -449,21 +474,74 @@ def test_a_layer_that_the_model_shares_is_swapped_everywhere(knows: Any) -> None
     assert model[0] is model[1]
 
 
-def test_outputs_of_a_model_stay_the_same(knows: Any) -> None:
+class Shaken(UpstreamLayer):
+    """Its V is off by a backend's bound, a share of its elements upwards."""
+
+    def __init__(self, precision: Precision, up: float, random: np.random.Generator) -> None:
+        super().__init__(False, attention_dropout=0.0)
+        self.precision = precision
+        self.up = up
+        self.random = random
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        attn_mask: Any,
+        tau: Any = None,
+        delta: Any = None,
+    ) -> Any:
+        out, _ = super().forward(queries, keys, values, attn_mask)
+        q, k, v = (x.detach().numpy() for x in (queries, keys, values))
+        scale = queries.shape[-1] ** -0.5
+        expected = attention_bound(q, k, v, hidden=None, scale=scale, precision=self.precision)
+        upwards = self.random.random(expected.out_bound.shape) < self.up
+        off = np.where(upwards, 1, -1) * expected.out_bound
+        return out + torch.from_numpy(off).to(out.dtype), None
+
+
+def shaken(model: PatchTST, backend: str, dtype: str) -> Iterator[PatchTST]:
+    """The model with attention as far off as a backend's bound lets it be, in several ways."""
+    precision = load("torch-sdpa" if backend == "auto" else backend).precision[dtype]
+    random = np.random.default_rng(7)
+    for up in (1.0, 0.0, 0.5):
+        off = copy.deepcopy(model)
+        for layer in off.encoder:
+            layer.attention.inner_attention = Shaken(precision, up, random)  # type: ignore[union-attr]
+        yield off
+
+
+on_each_backend_and_dtype = pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        *(("auto", dtype) for dtype in ("float32", "float64")),
+        *(
+            pytest.param("numba-cpu-torch", dtype, marks=without_numba)
+            for dtype in ("float32", "float64")
+        ),
+    ],
+)
+
+
+@on_each_backend_and_dtype
+def test_outputs_of_a_model_stay_within_what_the_bound_allows(
+    knows: Any, backend: str, dtype: str
+) -> None:
     torch.manual_seed(0)
-    model = PatchTST().eval().double()
-    series = torch.randn(2, 96, 7, dtype=torch.float64)
+    model = PatchTST().eval().to(getattr(torch, dtype))
+    series = torch.randn(2, 96, 7, dtype=getattr(torch, dtype))
     before = model(series)
-    assert all(one.swapped for one in replace(model))
-    after = model(series)
-    assert not torch.equal(torch.zeros_like(after), after)
-    torch.testing.assert_close(after, before, rtol=1e-12, atol=1e-12)
+    allowed = max(abs(off(series) - before).max() for off in shaken(model, backend, dtype))
+    assert 0 < allowed < 1e4 * torch.finfo(before.dtype).eps * abs(before).max()
+    assert all(one.swapped for one in replace(model, backend=backend))
+    assert abs(model(series) - before).max() <= allowed
 
 
-def losses(model: PatchTST, steps: int = 8) -> np.ndarray:
+def losses(model: PatchTST, dtype: str, steps: int = 6) -> np.ndarray:
     """Losses of a few training steps on a fixed series."""
     random = torch.Generator().manual_seed(1)
-    series = torch.randn((4, 120, 3), generator=random, dtype=torch.float64).cumsum(1) / 10
+    series = torch.randn((4, 120, 3), generator=random, dtype=getattr(torch, dtype)).cumsum(1) / 10
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     found = []
     for _ in range(steps):
@@ -475,15 +553,21 @@ def losses(model: PatchTST, steps: int = 8) -> np.ndarray:
     return np.array(found)
 
 
-def test_training_gives_the_same_loss_curve(knows: Any) -> None:
+@on_each_backend_and_dtype
+def test_training_gives_the_loss_curve_that_the_bound_allows(
+    knows: Any, backend: str, dtype: str
+) -> None:
     torch.manual_seed(0)
-    model = PatchTST().double()
+    model = PatchTST().to(getattr(torch, dtype))
     replaced = copy.deepcopy(model)
-    assert all(one.swapped for one in replace(replaced))
-    before, after = losses(model), losses(replaced)
+    assert all(one.swapped for one in replace(replaced, backend=backend))
+    others = [losses(off, dtype) for off in shaken(model, backend, dtype)]
+    before, after = losses(model, dtype), losses(replaced, dtype)
     assert before[-1] < 0.9 * before[0]
-    # Adam divides by the gradient's size, so float64's rounding grows by orders, step after step.
-    np.testing.assert_allclose(after, before, rtol=1e-8)
+    eps = np.finfo(dtype).eps
+    allowed = abs(np.array(others) - before).max() + eps * before.max()
+    assert allowed < 100 * eps * before.max()
+    assert abs(after - before).max() <= allowed
 
 
 def test_capture_collects_each_kind_of_call_once_and_writes_it_for_bench(

@@ -21,7 +21,7 @@ from fullattention.choosing.regret import regrets
 from fullattention.choosing.store import Store
 from fullattention.cli import main
 from fullattention.machine.hardware import usable_cores
-from fullattention.records import Choice, Comparison, Option, Timing
+from fullattention.records import TIMINGS, Choice, Comparison, Option, Timing, write
 from fullattention.reports.blocks import as_text
 from fullattention.reports.choices import choice_blocks
 from fullattention.reports.marked import with_marked
@@ -276,6 +276,7 @@ def test_too_few_other_shapes_leave_a_backend_unknown() -> None:
         ({"shape": TOY, "dtype": "int8"}, "dtype is 'int8'"),
         ({"shape": TOY, "threads": 0}, "threads is 0"),
         ({"shape": (8, 6, 7, 2, 8, 8), "mask": "causal"}, "mask is 'causal'"),
+        ({"shape": TOY, "backends": ["numpy-matmul", "nonsense"]}, "backend is 'nonsense': one of"),
     ],
 )
 def test_a_senseless_request_is_refused(argument: dict[str, Any], message: str) -> None:
@@ -300,6 +301,60 @@ def test_the_command_line_answers_from_a_store_as_text_and_as_a_record(
     assert main([*command, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["options"][0]["backend"] == "numpy-matmul"
+
+
+def test_a_choice_may_be_limited_to_some_backends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = dataclasses.replace(HERE.here, threads=usable_cores())
+    store = Store(tmp_path)
+    store.add([measured("numpy-matmul", 1e-3, environment=environment)])
+    store.add([measured("numpy-reference", 5e-3, environment=environment)])
+    found = fullattention.choose(TOY, backends=["numpy-reference"], store=store)
+    assert [option.backend for option in found.options] == ["numpy-reference"]
+    command = ["choose", "--workload", "toy", "--store", str(tmp_path)]
+    assert main([*command, "--backend", "numpy-reference", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [option["backend"] for option in record["options"]] == ["numpy-reference"]
+    assert main([*command, "--backend", "openvino"]) == 2
+    advice = [line for line in capsys.readouterr().err.splitlines() if "--measure" in line]
+    assert "--backend openvino" in advice[0]
+
+
+def test_measuring_is_limited_to_the_same_backends_and_leaves_stdout_to_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = dataclasses.replace(HERE.here, threads=usable_cores())
+    asked: list[Any] = []
+
+    def bench(*, out: Path, listener: Any, backends: Any, **options: Any) -> int:
+        asked.append(tuple(backends))
+        listener.started(environment, 1)
+        print("what a report says")
+        out.mkdir()
+        write(out / TIMINGS, [measured("numpy-matmul", 1e-3, environment=environment)])
+        return 0
+
+    monkeypatch.setattr("fullattention.bench.run.run", bench)
+    command = ["choose", "--workload", "toy", "--store", str(tmp_path), "--measure"]
+    command += ["--backend", "numpy-matmul", "--backend", "numpy-reference"]
+    assert main([*command, "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["options"][0]["backend"] == "numpy-matmul"
+    assert "what a report says" in said.err
+    assert "Threads: " in said.err, "the listener's"
+    assert main(command) == 0
+    assert "what a report says" in capsys.readouterr().out
+    assert asked == [("numpy-matmul", "numpy-reference")] * 2
+
+
+def test_an_unknown_backend_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fullattention.bench.run.run", None)  # to call it would raise
+    command = ["choose", "--workload", "toy", "--store", str(tmp_path), "--measure"]
+    assert main([*command, "--backend", "nonsense"]) == 2
+    assert "backend is 'nonsense': one of numpy-reference" in capsys.readouterr().err
 
 
 def test_the_command_line_refuses_to_guess(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ class Request:
     """Whose arrays the backend is to take; None: any."""
     compiling: bool = True
     """Whether a call may stop for seconds to compile."""
+    backends: tuple[str, ...] = ()
+    """By name, those that may run it; none: every known one."""
 
     def __post_init__(self) -> None:
         if min(self.shape) < 1:
@@ -61,6 +64,13 @@ class Request:
             raise ValueError("mask is 'causal': that needs as many queries as keys, L == S")
         if self.threads < 1:
             raise ValueError(f"threads is {self.threads}: at least 1")
+        if unknown := [name for name in self.backends if name not in names()]:
+            raise ValueError(f"backend is {unknown[0]!r}: one of {', '.join(names())}")
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The backends that may run it."""
+        return self.backends or tuple(names())
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -69,6 +79,7 @@ class Request:
             *("--shape", ",".join(map(str, self.shape)), "--dtype", self.dtype),
             *("--mask", self.mask, "--mode", self.mode),
             *("--device", self.device, "--threads", str(self.threads)),
+            *itertools.chain(*(("--backend", name) for name in self.backends)),
         )
 
     @property
@@ -129,6 +140,7 @@ def choose(
     threads: int | None = None,
     max_memory: int | None = None,
     deterministic: bool = False,
+    backends: Iterable[str] = (),
     store: Store | None = None,
 ) -> Choice:
     """Rank the backends for a call by what was measured on this hardware.
@@ -142,6 +154,7 @@ def choose(
         threads: that the libraries may use; None: as many as there are usable cores.
         max_memory: bytes that a call may take at its peak; None: any.
         deterministic: whether the same input must give the same bits.
+        backends: names of those to choose from; none: every known one.
         store: what was measured; None: the user's own.
 
     Returns:
@@ -162,8 +175,9 @@ def choose(
         threads=usable_cores() if threads is None else threads,
         max_memory=max_memory,
         deterministic=deterministic,
+        backends=tuple(backends),
     )
-    return rank(request, known_here(store), names())
+    return rank(request, known_here(store), request.candidates)
 
 
 def rank(request: Request, known: Known, backends: Iterable[str]) -> Choice:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -17,6 +18,7 @@ from fullattention.status import INTERRUPTED, RIGHT, TERMINATED, USAGE
 if TYPE_CHECKING:
     from fullattention.bench.workloads import Workload
     from fullattention.choosing import Store
+    from fullattention.choosing.choice import Request
 
 
 def add(commands: Any) -> None:
@@ -32,6 +34,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--threads", default="all", metavar="N", help="default: all usable cores")
     parser.add_argument("--max-memory", type=float, metavar="GIB", help="that a call may take")
     parser.add_argument("--deterministic", action="store_true", help="the same bits every time")
+    parser.add_argument(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="to choose from, again for more (default: every known one)",
+    )
     parser.add_argument("--measure", action="store_true", help="measure this call first")
     parser.add_argument("--store", type=Path, metavar="DIR", help="default: the user's own")
     parser.add_argument("--json", action="store_true", help="the choice as a record")
@@ -40,38 +49,20 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Choose and print the choice."""
-    from fullattention.bench.options import thread_counts
-    from fullattention.bench.workloads import parse_shape, the_one
-    from fullattention.choosing import Store, choose
-    from fullattention.machine.hardware import GIB
+    from fullattention.choosing import Store
+    from fullattention.choosing.choice import known_here, rank
     from fullattention.reports.blocks import as_text
     from fullattention.reports.choices import choice_blocks
 
-    workload = the_one(options.workload) if options.workload else parse_shape(options.shape)
-    workload = dataclasses.replace(
-        workload.in_dtype(options.dtype or workload.dtype),
-        mask=options.mask or workload.mask,
-        mode=options.mode,
-    )
-    threads, *more = thread_counts(options.threads)
-    if more:
-        raise ValueError(f"threads is {options.threads!r}: a choice is for one number of them")
+    workload = _workload(options)
+    request = _request(options, workload)
     store = Store(options.store)
     if options.measure:
-        status = _measure(options, workload, threads, store)
+        with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+            status = _measure(request, workload, store)
         if status in (USAGE, INTERRUPTED, TERMINATED):
             return status
-    choice = choose(
-        workload.shape,
-        dtype=workload.dtype,
-        mask=workload.mask,
-        mode=workload.mode,
-        device=options.device,
-        threads=threads,
-        max_memory=None if options.max_memory is None else int(options.max_memory * GIB),
-        deterministic=options.deterministic,
-        store=store,
-    )
+    choice = rank(request, known_here(store), request.candidates)
     if options.json:
         print(json.dumps(dataclasses.asdict(choice), allow_nan=False))
     else:
@@ -79,8 +70,40 @@ def run(options: argparse.Namespace) -> int:
     return RIGHT
 
 
-def _measure(options: argparse.Namespace, workload: Workload, threads: int, store: Store) -> int:
-    """Time every backend on one workload, and keep the records; `bench`'s exit status."""
+def _workload(options: argparse.Namespace) -> Workload:
+    from fullattention.bench.workloads import parse_shape, the_one
+
+    workload = the_one(options.workload) if options.workload else parse_shape(options.shape)
+    return dataclasses.replace(
+        workload.in_dtype(options.dtype or workload.dtype),
+        mask=options.mask or workload.mask,
+        mode=options.mode,
+    )
+
+
+def _request(options: argparse.Namespace, workload: Workload) -> Request:
+    from fullattention.bench.options import thread_counts
+    from fullattention.choosing.choice import Request
+    from fullattention.machine.hardware import GIB
+
+    threads, *more = thread_counts(options.threads)
+    if more:
+        raise ValueError(f"threads is {options.threads!r}: a choice is for one number of them")
+    return Request(
+        shape=workload.shape,
+        dtype=workload.dtype,
+        mask=workload.mask,
+        mode=workload.mode,
+        device=options.device,
+        threads=threads,
+        max_memory=None if options.max_memory is None else int(options.max_memory * GIB),
+        deterministic=options.deterministic,
+        backends=tuple(options.backend),
+    )
+
+
+def _measure(request: Request, workload: Workload, store: Store) -> int:
+    """Time the backends of a request on its workload, and keep the records; `bench`'s status."""
     from fullattention.bench.run import run as run_bench
     from fullattention.bench.workload_files import write_workloads
     from fullattention.reports.folder import write_report
@@ -93,9 +116,10 @@ def _measure(options: argparse.Namespace, workload: Workload, threads: int, stor
         write_workloads(scratch / "workloads.json", [workload])
         out = scratch / "run"
         status = run_bench(
+            backends=request.backends,
             workload_files=[str(scratch / "workloads.json")],
-            device=options.device,
-            threads=threads,
+            device=request.device,
+            threads=request.threads,
             out=out,
             listener=Progress(),
             report=write_report,

@@ -209,7 +209,7 @@ def aa(session: nox.Session) -> None:
 
 @nox.session
 def drop_in(session: nox.Session) -> None:
-    """Measure what the drop-in costs a call and gains a model; the tables go into the docs."""
+    """Measure what the drop-in costs a call, and gains; the tables go into the docs."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))
     document = ("--tune", "--write", "docs/choosing.md")
     session.run("python", "-m", "tools.drop_in", *document, *session.posargs)

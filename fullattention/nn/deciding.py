@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
 import shlex
 import subprocess
@@ -113,11 +114,10 @@ def _was_measured(choice: Choice | str) -> bool:
 def _measure(call: Call) -> str:
     """Time what may be chosen for a call, in processes of its own; says why, if that fails."""
     try:
-        arguments = [*_request(call).arguments]
+        request = _request(call)
     except ModuleNotFoundError as error:
         return f"it needs {_missing(error)}"
-    for name in _candidates(call):
-        arguments += ["--backend", name]
+    arguments = dataclasses.replace(request, backends=tuple(_candidates(call))).arguments
     command = [sys.executable, "-m", "fullattention", "choose", "--measure", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     _known.cache_clear()  # earlier decisions stay: checkpointing relies on them
@@ -129,7 +129,7 @@ def _candidates(call: Call) -> Iterator[str]:
     for name in names():
         try:
             backend = load(name, call.device.type)
-        except UnavailableError:
+        except (UnavailableError, LookupError):
             continue
         takes = backend.arrays.type is torch.Tensor and call.dtype in backend.precision
         if takes and not backend.compiles and _serves(backend, call):

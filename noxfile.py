@@ -201,8 +201,8 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def aa(session: nox.Session) -> None:
-    """Measure how often the benchmarks' own verdicts are right; the table goes into the docs."""
-    install(session, "torch", "suite")
+    """Measure how often the benchmarks' own verdicts are right; the tables go into the docs."""
+    install(session, "torch", "numba", "suite")
     document = ("--write", "docs/measuring.md")
     session.run("python", "tools/aa.py", *document, *session.posargs)
 

@@ -102,7 +102,7 @@ class DropsKeys(Near):
     """The same keys for all queries."""
 
     def weights(self, scores: torch.Tensor) -> torch.Tensor:
-        kept = self.dropout(torch.ones_like(scores[:, :, :1]))
+        kept: torch.Tensor = self.dropout(torch.ones_like(scores[:, :, :1]))
         return kept * torch.softmax(scores, dim=-1)
 
 

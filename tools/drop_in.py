@@ -190,8 +190,8 @@ def _overhead(budget: float) -> list[Block]:
     except UnavailableError as error:
         return [Lines([f"{KERNELS}: not run: {error.reason}"])]
     one = torch.ones(1, 1, 1, 1)
-    options = {"hidden": None, "causal": False, "scale": 1.0, "dropout": 0.0, "weights": False}
-    alone = functools.partial(backend.attend, one, one, one, **options)
+    attend = functools.partial(backend.attend, hidden=None, causal=False, scale=1.0)
+    alone = functools.partial(attend, one, one, one, dropout=0.0, weights=False)
     layer = FullAttention(False, backend=backend).eval()
     found = compare(functools.partial(layer, one, one, one, None), alone, budget)
     goal = (

@@ -245,8 +245,8 @@ def _workloads_judged(verdicts: list[tuple[str, Speed]]) -> str:
     others = [verdict for backend, verdict in verdicts if backend != BASELINE]
     return (
         f'"auto" may be slower than {BASELINE} on none of {len(verdicts)}; it is on {slower}: '
-        f"{'missed' if slower else 'met'}. Where it takes another backend, on {len(others)}, it is "
-        f"faster on {others.count('faster')}."
+        f"{'missed' if slower else 'met'}. It takes another backend on {len(others)}, of which it "
+        f"is faster on {others.count('faster')}."
     )
 
 

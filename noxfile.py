@@ -1,6 +1,7 @@
 """Every check of the project, one session each: `python -m nox -l` lists them."""
 
 import itertools
+import pathlib
 import re
 import shutil
 import subprocess
@@ -219,7 +220,9 @@ def drop_in(session: nox.Session) -> None:
 def regret(session: nox.Session) -> None:
     """Measure the catalogue, choose for each shape by all the others, and write what that costs."""
     install(session, "suite", *backend_extras())
-    folder = session.create_tmp()
-    store = ("--store", f"{folder}/store")
+    kept = pathlib.Path(session.create_tmp(), "store")
+    if kept.exists():
+        shutil.rmtree(kept)  # an earlier session's timings are no part of this one's table
+    store = ("--store", str(kept))
     session.run("fullattention", "bench", "--full", "--mode", "forward", *store, *session.posargs)
     session.run("fullattention", "results", "regret", *store, "--write", "docs/choosing.md")

@@ -164,7 +164,10 @@ class Timing:
     """
 
     backend: str
+    library: str = ""
+    """Import name of the library whose arrays it takes; empty: not told."""
     library_version: str
+    """Empty where the backend could not be loaded, or was not."""
     device: str
     workload: str
     shape: tuple[int, int, int, int, int, int]
@@ -294,7 +297,9 @@ class Option:
     model_error: float | None = None
     """Root mean square of the logarithmic errors that the model makes on shapes it was not told."""
     measured: str = ""
-    """When, ISO 8601 in UTC."""
+    """When, ISO 8601 in UTC: the start of the run."""
+    workload: str = ""
+    """Under which name."""
     reason: str = ""
 
 
@@ -309,6 +314,8 @@ class Choice:
     mode: Mode
     device: str
     threads: int
+    timed_threads: int | None = None
+    """Those of the timings that it rests on, where there are none with as many as the call has."""
     hardware: str
     """Key of the hardware whose timings it rests on."""
     options: tuple[Option, ...]

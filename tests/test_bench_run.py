@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import threadpoolctl
 
@@ -391,6 +392,7 @@ def test_a_dtype_that_a_candidate_does_not_take_is_not_run_with_the_reason(
     (workload,) = made.options.workloads
     timing = made.measure(workload.in_dtype("float16")).timings["single"]
     assert (timing.status, timing.reason) == ("not run", "float16: it takes float32")
+    assert (timing.library, timing.library_version) == ("numpy", np.__version__)
     assert not made.verdicts
 
 

@@ -6,9 +6,11 @@ import dataclasses
 import itertools
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import fullattention
@@ -25,7 +27,7 @@ from fullattention.records import TIMINGS, Choice, Comparison, Option, Timing, w
 from fullattention.reports.blocks import as_text
 from fullattention.reports.choices import choice_blocks
 from fullattention.reports.marked import with_marked
-from tests.test_store import timing
+from tests.test_store import comparison, timing
 
 TOY = Sizes(8, 6, 6, 2, 8, 8)
 HERE = known_here(Store(Path("no-such-folder")))
@@ -166,6 +168,90 @@ def test_a_timing_expires_with_what_it_was_measured_with(fields: dict[str, Any],
     assert what in option.reason
 
 
+def test_a_timing_expires_with_the_variables_that_were_set() -> None:
+    def by(**variables: str) -> Option:
+        environment = dataclasses.replace(HERE.here, threads=THREADS, variables=variables)
+        timings = (measured("numpy-matmul", 1e-3, environment=environment),)
+        return options(choice(*timings, measured("numpy-reference", 1.0)))["numpy-matmul"]
+
+    set_here = dict(HERE.here.variables)
+    assert by(**set_here, MKL_CBWR="COMPATIBLE").reason == (
+        "expired: measured with MKL_CBWR COMPATIBLE, here is unset"
+    )
+    # Threads are matched by their number, and torch sets where it keeps what it compiles.
+    harmless = {"OMP_NUM_THREADS": "7", "TORCHINDUCTOR_CACHE_DIR": "/tmp/somewhere"}
+    assert by(**{**set_here, **harmless}).basis == "measured"
+
+
+NOT_RUN: dict[str, Any] = {"status": "not run", "conformant": None, "median": None}
+
+
+def test_what_was_not_run_says_why_with_the_date_and_not_that_it_expired() -> None:
+    for version in ("", load("numpy-reference").version):
+        found = choice(
+            measured("numpy-matmul", 1e-3),
+            measured(
+                "numpy-reference", 1.0, **NOT_RUN, library_version=version, reason="it compiles"
+            ),
+        )
+        option = options(found)["numpy-reference"]
+        assert (option.basis, option.reason) == ("not run", f"it compiles (as of {TODAY})")
+
+
+TODAY = HERE.here.time[:10]
+
+
+def test_a_timing_counts_though_the_backend_was_left_out_later() -> None:
+    left_out = measured("numpy-matmul", 1e-3, **NOT_RUN, reason="it compiles for minutes")
+    assert options(choice(measured("numpy-matmul", 5e-3), left_out))["numpy-matmul"].seconds == 5e-3
+    failing = {**NOT_RUN, "conformant": False}
+    last = measured("numpy-matmul", 1e-3, **failing, reason="fails M5")
+    found = choice(measured("numpy-matmul", 5e-3), last, left_out, measured("numpy-reference", 1.0))
+    assert options(found)["numpy-matmul"].basis == "not conformant"
+
+
+def test_what_was_not_even_loaded_for_a_shape_may_be_told_from_others() -> None:
+    shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 16, 32)]
+    timings = [measured("numpy-matmul", 1e-4 * s.B, shape=s) for s in shapes]
+    asked = shapes[0]._replace(B=8)
+    missing = measured("numpy-matmul", 1.0, **NOT_RUN, shape=asked, library_version="")
+    assert choice(*timings, missing, shape=asked).options[0].basis == "interpolated"
+    large = measured("numpy-matmul", 1.0, **NOT_RUN, shape=asked, reason="too large")
+    with pytest.raises(NothingMeasuredError, match="too large"):
+        choice(*timings, large, shape=asked)
+
+
+def test_the_nearest_number_of_threads_will_do_where_it_is_said_so() -> None:
+    def by(threads: int, seconds: float) -> Timing:
+        environment = dataclasses.replace(HERE.here, threads=threads)
+        return measured("numpy-matmul", seconds, environment=environment)
+
+    timings = (by(1, 1.0), by(2, 2.0), by(8, 8.0))
+    for threads, nearest in ((1, 1), (3, 2), (6, 8), (64, 8)):
+        found = choice(*timings, threads=threads, nearest_threads=True)
+        assert found.options[0].seconds == nearest
+        assert (found.threads, found.timed_threads) == (
+            threads,
+            None if threads == nearest else nearest,
+        )
+        said = f"with {threads} threads, told by timings with {nearest}: the nearest that there are"
+        assert (said in as_text(choice_blocks(found)).replace("\n  ", " ")) == (threads != nearest)
+
+
+def test_what_was_timed_for_a_call_is_known_without_loading_it() -> None:
+    held = known(
+        timing("numpy-matmul", library="numpy"),
+        timing("torch-sdpa", library="torch"),
+        timing("torch-bmm"),  # an old record
+        timing("torch-einsum", library="torch", mode="weights"),
+        timing("jax", **NOT_RUN),
+    )
+    wanted = Request(shape=TOY, threads=1, library="torch")
+    assert held.timed_for(wanted) == ["torch-sdpa", "torch-bmm"]
+    anything = Request(shape=TOY, threads=1)
+    assert held.timed_for(anything) == ["numpy-matmul", "torch-sdpa", "torch-bmm"]
+
+
 def test_the_newest_timing_counts() -> None:
     found = choice(measured("numpy-matmul", 1e-3), measured("numpy-matmul", 5e-3))
     assert options(found)["numpy-matmul"].seconds == 5e-3
@@ -223,26 +309,61 @@ def test_close_times_are_tied_by_quartiles_and_by_comparison() -> None:
     ].tied
 
 
-def compared(backend: str, verdict: Any) -> Comparison:
-    return Comparison(
-        backend=backend,
-        against="numpy-matmul",
-        workload="toy",
-        shape=TOY,
-        dtype="float32",
-        mask="none",
-        mode="forward",
-        device="cpu",
-        ratio=1.01,
-        low=1.0,
-        high=1.02,
-        verdict=verdict,
-        smallest_difference=0.02,
-        blocks=9,
-        processes=2,
-        process_difference=0.01,
-        environment=dataclasses.replace(HERE.here, threads=THREADS),
-    )
+def compared(backend: str, verdict: Any, **fields: Any) -> Comparison:
+    """What the contest of the timings that `measured` makes finds, unless fields say otherwise."""
+    environment = dataclasses.replace(HERE.here, threads=THREADS)
+    known = {"backend": backend, "against": "numpy-matmul", "verdict": verdict}
+    return comparison(environment, **{**known, **fields})
+
+
+def ranked(timings: list[Timing], *comparisons: Comparison, **request: Any) -> Choice:
+    wanted = Request(**{"shape": TOY, "threads": THREADS, **request})
+    return rank(wanted, known(*timings, comparisons=comparisons), NAMES)
+
+
+def test_within_a_run_ratios_rank_and_not_medians_of_different_blocks() -> None:
+    """A backend that was dropped early has its median from other moments than the best."""
+    dropped = compared("numpy-reference", "slower", ratio=1.5)
+    timings = [measured("numpy-matmul", 2.0), measured("numpy-reference", 1.5)]
+    found = ranked(timings, dropped)
+    assert found.backend == "numpy-matmul"
+    other = options(found)["numpy-reference"]
+    told = [other.seconds, other.low, other.high, other.ratio]
+    assert told == pytest.approx([3.0, 3.0 * 0.99, 3.0 * 1.01, 1.5])
+    assert not other.tied
+
+
+def test_ratios_to_the_best_count_and_not_those_to_the_baseline() -> None:
+    baseline = compared("numpy-reference", "faster", against="torch-sdpa", ratio=0.5)
+    best = compared("numpy-reference", "slower", ratio=1.5)
+    timings = [measured("numpy-matmul", 2.0), measured("numpy-reference", 1.5)]
+    environment = dataclasses.replace(HERE.here, threads=THREADS)
+    timings.append(timing("torch-sdpa", median=9.0, environment=environment))
+    for comparisons in ((baseline, best), (best, baseline)):
+        assert options(ranked(timings, *comparisons))["numpy-reference"].seconds == 3.0
+
+
+def test_between_runs_medians_rank_and_no_comparison_counts() -> None:
+    found = compared("numpy-reference", "slower", ratio=1.5)
+    later = dataclasses.replace(HERE.here, threads=THREADS, time="2999-01-01T00:00:00+00:00")
+    timings = [measured("numpy-matmul", 2.0), measured("numpy-reference", 1.5)]
+    timings.append(measured("numpy-reference", 1.99, environment=later))
+    choice = ranked(timings, found)
+    assert choice.backend == "numpy-reference"
+    assert options(choice)["numpy-matmul"].tied, "by overlap: their verdict is of an earlier run"
+    other_workload = dataclasses.replace(found, workload="another")
+    assert ranked(timings[:2], other_workload).backend == "numpy-reference"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "tied"), [("faster", False), ("tie", True), ("not settled", True)]
+)
+def test_a_comparison_tells_of_both_backends(verdict: str, tied: bool) -> None:
+    """The best of the contest is not always the first by ratio."""
+    timings = [measured("numpy-matmul", 1.0), measured("numpy-reference", 1.01)]
+    found = ranked(timings, compared("numpy-reference", verdict, ratio=0.99))
+    assert found.backend == "numpy-reference"
+    assert options(found)["numpy-matmul"].tied == tied
 
 
 def test_an_unmeasured_shape_is_interpolated_and_says_so() -> None:
@@ -261,6 +382,21 @@ def test_an_unmeasured_shape_is_interpolated_and_says_so() -> None:
     assert best.basis == "interpolated"
     assert best.model_error is not None
     assert best.reason == "told from 8 other shapes"
+
+
+def test_an_unmeasured_shape_is_interpolated_by_ratios_too() -> None:
+    shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 8, 16, 32)]
+    timings = [measured("numpy-matmul", 2e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes]
+    timings += [
+        measured("numpy-reference", 1e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes
+    ]
+    found = [
+        compared("numpy-reference", "slower", ratio=2.0, shape=s, workload=f"b{s.B}")
+        for s in shapes
+    ]
+    choice = ranked(timings, *found, shape=shapes[0]._replace(B=6))
+    assert choice.backend == "numpy-matmul"
+    assert options(choice)["numpy-reference"].ratio == pytest.approx(2.0, rel=0.01)
 
 
 def test_too_few_other_shapes_leave_a_backend_unknown() -> None:
@@ -381,6 +517,45 @@ def test_results_are_listed_merged_and_exported(
     assert main(["results", "export", str(tmp_path / "table.txt"), "--store", second]) == 2
 
 
+def test_a_merge_says_what_it_could_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = dataclasses.replace(measured("numpy-matmul", 1e-3), schema=1)
+    Store(tmp_path / "old").add([other])
+    assert main(["results", "merge", str(tmp_path / "old"), "--store", str(tmp_path / "new")]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("0 new records")
+    assert "1 lines are no records; the first is " in second
+    assert "line 1: schema 1, this version reads 3" in second
+
+
+def test_timings_survive_an_export_to_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    one, other = measured("numpy-matmul", 1e-3), measured("numpy-reference", 1.0, **NOT_RUN)
+    Store(tmp_path).add([one, other])
+    path = tmp_path / "table.parquet"
+    assert main(["results", "export", str(path), "--store", str(tmp_path)]) == 0
+    table = pd.read_parquet(path)
+    assert list(table["backend"]) == ["numpy-matmul", "numpy-reference"]
+    assert table["median"][0] == 1e-3
+    assert list(table["median"].isna()) == [False, True]
+    assert tuple(table.loc[0, list("BLSHED")]) == TOY
+    assert list(table["machine.cpu"]) == [HERE.here.cpu] * 2
+    assert json.loads(table["machine.libraries"][0]) == HERE.here.libraries
+
+
+def test_without_parquets_library_an_export_says_which_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Store(tmp_path).add([measured("numpy-matmul", 1e-3)])
+    for name in ("pyarrow", "fastparquet"):
+        monkeypatch.setitem(sys.modules, name, None)
+    path = tmp_path / "table.parquet"
+    assert main(["results", "export", str(path), "--store", str(tmp_path)]) == 2
+    assert "Parquet needs `pip install pyarrow`" in capsys.readouterr().err
+    assert not path.exists()
+
+
 def test_regret_is_what_the_choice_from_other_shapes_takes_over_the_best() -> None:
     shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 8, 16, 32)]
     timings = [
@@ -397,6 +572,58 @@ def test_regret_is_what_the_choice_from_other_shapes_takes_over_the_best() -> No
     assert found["surprise"].best == "numpy-reference"
     assert found["surprise"].ratio == pytest.approx(3.0)
     assert found["b32"].ratio == 1.0
+
+
+def test_regret_counts_what_the_choice_counts() -> None:
+    """The truth is by ratios, and neither expired nor disturbed."""
+    shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 8, 16, 32)]
+    timings = [
+        *(measured("numpy-matmul", 2e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes),
+        *(measured("numpy-reference", 1e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes),
+    ]
+    ratios = [
+        compared("numpy-reference", "slower", ratio=2.0, shape=s, workload=f"b{s.B}")
+        for s in shapes
+    ]
+    later = dataclasses.replace(HERE.here, threads=THREADS, time="2999-01-01T00:00:00+00:00")
+    expired, disturbed, left_out = (
+        {"shape": s, "workload": f"b{s.B}", "environment": later} for s in shapes[:3]
+    )
+    timings += [
+        measured("numpy-reference", 1e-9, library_version="0.0", **expired),
+        measured("numpy-reference", 1e-9, other_load=9.0, **disturbed),
+        measured("numpy-matmul", 1.0, **NOT_RUN, **left_out),
+    ]
+    found = {one.workload: one for one in regrets(known(*timings, comparisons=tuple(ratios)))}
+    assert found.keys() == {f"b{s.B}" for s in shapes}
+    assert {(one.chosen, one.best, one.ratio) for one in found.values()} == {
+        ("numpy-matmul", "numpy-matmul", 1.0)
+    }
+
+
+def test_the_regret_that_is_told_names_the_machine_as_it_was_and_judges_the_goals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    then = dataclasses.replace(HERE.here, threads=THREADS, blas=("torch's MKL 1999",))
+    shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 8, 16, 32)]
+    store = Store(tmp_path)
+    store.add(
+        measured(name, seconds * s.B, shape=s, workload=f"b{s.B}", environment=then)
+        for name, seconds in (("numpy-matmul", 1e-4), ("numpy-reference", 2e-4))
+        for s in shapes
+    )
+    assert main(["results", "regret", "--store", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "torch's MKL 1999" in said
+    assert "Goals: at most 1.03 in geometric mean, met; at most 1.25 at worst, met." in said
+    surprise = Sizes(3, 8, 8, 2, 8, 8)
+    store.add(
+        measured(name, seconds, shape=surprise, workload="surprise", environment=then)
+        for name, seconds in (("numpy-matmul", 9e-4), ("numpy-reference", 3e-4))
+    )
+    assert main(["results", "regret", "--store", str(tmp_path)]) == 0
+    goals = "in geometric mean, missed; at most 1.25 at worst, missed."
+    assert goals in capsys.readouterr().out.replace("\n  ", " ")
 
 
 def test_a_marked_part_of_a_document_is_replaced_and_no_other() -> None:
@@ -431,3 +658,29 @@ def test_bench_keeps_what_it_measures_for_choose(
     (kept,) = store.timings(HERE.key).records
     assert (kept.backend, kept.workload, kept.mode) == ("numpy-matmul", "mine", "weights")
     assert tuple(kept.shape) == TOY
+
+
+def test_bench_keeps_nothing_of_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that holds another run's timings is refused."""
+
+    def bench(*, out: Path, **options: Any) -> int:
+        if (out / TIMINGS).exists():
+            return 2
+        out.mkdir(parents=True)
+        write(out / TIMINGS, [measured("numpy-matmul", 1e-3)])
+        return 0
+
+    monkeypatch.setattr("fullattention.bench.run.run", bench)
+    old = tmp_path / "out" / "threads-1"
+    old.mkdir(parents=True)
+    write(old / TIMINGS, [measured("numpy-reference", 1e-3)])
+    store = Store(tmp_path / "store")
+    command = ["bench", "--workload", "toy", "--store", str(store.folder)]
+    assert main([*command, "--out", str(old)]) == 2
+    assert "kept" not in capsys.readouterr().out
+    assert store.hardware() == []
+    assert main([*command, "--out", str(old.parent), "--threads", "1,2"]) == 2
+    assert "1 records are kept" in capsys.readouterr().out
+    assert [one.backend for one in store.timings(HERE.key).records] == ["numpy-matmul"]

@@ -171,7 +171,7 @@ def test_where_the_records_stay_is_said_if_they_cannot_be_kept(
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     folder = Path(said.split("results merge ")[1].split("`")[0])
-    assert Store(tmp_path / "other").merge(folder) == 1
+    assert Store(tmp_path / "other").merge(folder).new == 1
 
 
 def _first_goes_then(fail: object) -> object:

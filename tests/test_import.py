@@ -1,10 +1,18 @@
-"""Importing the package costs NumPy and nothing else."""
+"""Importing the package costs NumPy and nothing else; a choice imports what it may be for."""
 
+import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from fullattention.backends import load
+from fullattention.choosing.choice import known_here
+from fullattention.choosing.store import Store
+from tests.test_store import timing
 
 PROBE = """
 import json, sys
@@ -31,3 +39,36 @@ def test_import_loads_no_other_package(module: str) -> None:
 
 def test_an_import_of_another_package_would_be_seen() -> None:
     assert packages_loaded_by("import fullattention, pytest") >= {"fullattention", "pytest"}
+
+
+AUTO = """
+import pathlib, torch
+from fullattention.choosing.choice import known_here
+from fullattention.choosing.store import Store
+from fullattention.nn import FullAttention, deciding
+deciding._known = lambda: known_here(Store(pathlib.Path({folder!r})))
+x = torch.ones(8, 6, 2, 8)
+FullAttention(False).eval()(x, x, x, None)
+(backend,) = deciding._decisions.values()
+assert backend.name == "torch-bmm", backend
+"""
+
+
+def test_auto_imports_no_library_but_those_it_may_run_on(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    here = dataclasses.replace(known_here(store).here, threads=1)
+    left_out: dict[str, Any] = {"status": "not run", "conformant": None, "median": None}
+    left_out["library_version"] = ""
+    bmm = load("torch-bmm")
+    store.add(
+        [
+            timing(bmm.name, environment=here, library="torch", library_version=bmm.version),
+            *(timing(name, environment=here, **left_out) for name in ("jax", "numba-cpu-torch")),
+            *(
+                timing(name, environment=here, library="numpy")
+                for name in ("openvino", "numba-cpu")
+            ),
+        ]
+    )
+    loaded = packages_loaded_by(AUTO.format(folder=str(tmp_path)))
+    assert loaded & {"torch", "jax", "numba", "openvino"} == {"torch"}

@@ -28,6 +28,7 @@ from fullattention.choosing.choice import Known, known_here
 from fullattention.choosing.store import Store
 from fullattention.conformance.bound import attention_bound
 from fullattention.conformance.suite import check
+from fullattention.machine.hardware import usable_cores
 from fullattention.nn import FullAttention, capture, deciding, replace
 from fullattention.nn.call import call_of
 from fullattention.records import Timing
@@ -156,6 +157,32 @@ def test_the_fastest_measured_runs(knows: Any) -> None:
     assert chosen(layer, *inputs()) == "torch-einsum"
     knows(measured("torch-sdpa", 1e-3), measured("torch-einsum", 2e-3))
     assert chosen(layer, *inputs()) == "torch-sdpa"
+
+
+def test_timings_with_the_nearest_number_of_threads_tell_too(knows: Any) -> None:
+    threads = torch.get_num_threads() + 3
+    other = dataclasses.replace(HERE.here, threads=threads)
+    knows(
+        measured("torch-sdpa", 2e-3, environment=other),
+        measured("torch-einsum", 1e-3, environment=other),
+    )
+    layer = FullAttention(False).eval()
+    assert chosen(layer, *inputs()) == "torch-einsum"
+    assert f"told by timings with {threads}: the nearest" in layer.explain(*inputs())
+
+
+def test_tuning_measures_with_torchs_own_threads_as_far_as_there_are_cores(
+    knows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_calls: list[Any] = []
+    monkeypatch.setattr(deciding, "_measure", measured_calls.append)
+    threads = torch.get_num_threads() + 3
+    knows(measured("torch-sdpa", 2e-3, environment=dataclasses.replace(HERE.here, threads=threads)))
+    FullAttention(False, tune=True).eval()(*inputs(), None)
+    (call,) = measured_calls
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 999)
+    arguments = deciding._request(call).arguments  # noqa: SLF001 - what the command is told
+    assert arguments[arguments.index("--threads") + 1] == str(usable_cores())
 
 
 def test_a_backend_that_lacks_what_the_call_needs_is_not_chosen(knows: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fullattention.choosing.hardware_key import hardware_key
 from fullattention.choosing.store import Store
-from fullattention.records import Timing, write
+from fullattention.records import Comparison, Environment, Timing, write
 from tests.bench_fakes import ENVIRONMENT
 
 KEY = hardware_key(ENVIRONMENT)
@@ -32,6 +32,28 @@ def timing(backend: str, **fields: object) -> Timing:
         "environment": ENVIRONMENT,
     }
     return Timing(**(values | fields))  # type: ignore[arg-type]
+
+
+def comparison(environment: Environment, **fields: object) -> Comparison:
+    values: dict[str, object] = {
+        "backend": "a",
+        "against": "b",
+        "workload": "toy",
+        "shape": (8, 6, 6, 2, 8, 8),
+        "dtype": "float32",
+        "mask": "none",
+        "device": "cpu",
+        "ratio": 1.01,
+        "low": 1.0,
+        "high": 1.02,
+        "verdict": "not settled",
+        "smallest_difference": 0.02,
+        "blocks": 9,
+        "processes": 2,
+        "process_difference": 0.01,
+        "environment": environment,
+    }
+    return Comparison(**(values | fields))  # type: ignore[arg-type]
 
 
 def test_what_is_added_is_held_under_its_hardware(tmp_path: Path) -> None:
@@ -66,7 +88,8 @@ def test_a_cut_off_line_is_counted_and_costs_no_other(tmp_path: Path) -> None:
     store.add([timing("second")])
     held = store.timings(KEY)
     assert [one.backend for one in held.records] == ["first", "second"]
-    assert held.lost == 1
+    (lost,) = held.lost
+    assert lost.startswith(f"{path}, line 2: no Timing record")
 
 
 def test_a_record_of_another_schema_is_counted_as_unreadable(tmp_path: Path) -> None:
@@ -74,7 +97,17 @@ def test_a_record_of_another_schema_is_counted_as_unreadable(tmp_path: Path) -> 
     store.add([dataclasses.replace(timing("old"), schema=0), timing("new")])
     held = store.timings(KEY)
     assert [one.backend for one in held.records] == ["new"]
-    assert held.lost == 1
+    (lost,) = held.lost
+    assert lost.endswith("line 1: schema 0, this version reads 3")
+
+
+def test_a_timing_that_does_not_tell_its_library_is_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add([timing("old")])
+    path = tmp_path / KEY / "timings.jsonl"
+    path.write_text(path.read_text().replace('"library": "", ', ""))
+    assert '"library"' not in path.read_text()
+    assert store.timings(KEY).records == [timing("old")]
 
 
 def _write(folder: Path, writer: int) -> None:
@@ -91,7 +124,7 @@ def test_concurrent_writers_lose_and_break_nothing(tmp_path: Path) -> None:
         writer.join()
         assert writer.exitcode == 0
     held = Store(tmp_path).timings(KEY)
-    assert held.lost == 0
+    assert not held.lost
     assert {one.backend for one in held.records} == {
         f"w{writer}-{number}" for writer in range(WRITERS) for number in range(EACH)
     }
@@ -102,9 +135,35 @@ def test_a_run_and_another_store_are_merged_once(tmp_path: Path) -> None:
     run.mkdir()
     write(run / "timings.jsonl", [timing("a"), timing("b")])
     first, second = Store(tmp_path / "first"), Store(tmp_path / "second")
-    assert first.merge(run) == 2
-    assert second.merge(first.folder) == 2
-    assert second.merge(run) == 0
+    assert first.merge(run).new == 2
+    assert second.merge(first.folder).new == 2
+    assert second.merge(run).new == 0
+
+
+def test_what_a_merge_cannot_read_is_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write(run / "timings.jsonl", [dataclasses.replace(timing("a"), schema=0), timing("b")])
+    merged = Store(tmp_path / "store").merge(run)
+    assert merged.new == 1
+    (lost,) = merged.lost
+    assert lost == f"{run / 'timings.jsonl'}, line 1: schema 0, this version reads 3"
+
+
+def test_records_are_in_the_order_of_their_runs_however_late_they_were_merged(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    older = dataclasses.replace(ENVIRONMENT, time="2025-12-31T00:00:00+00:00")
+    write(run / "timings.jsonl", [timing("b", environment=older), timing("a", environment=older)])
+    write(run / "comparisons.jsonl", [comparison(older)])
+    store = Store(tmp_path / "store")
+    store.add([timing("c"), comparison(ENVIRONMENT)])
+    store.merge(run)
+    assert [one.backend for one in store.timings(KEY).records] == ["b", "a", "c"]
+    times = [one.environment.time for one in store.comparisons(KEY).records]
+    assert times == [older.time, ENVIRONMENT.time]
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:

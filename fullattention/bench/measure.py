@@ -238,6 +238,7 @@ class Entry:
             self.pool.workload,
             environment,
             backend=declared.name,
+            library=declared.library,
             library_version=declared.version,
             device=declared.device,
             status=self.status,

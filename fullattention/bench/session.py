@@ -145,12 +145,17 @@ class BenchSession:
             return self._untimed(spec, workload, str(error))
 
     def _untimed(self, spec: str, workload: Workload, reason: str) -> Timing:
+        declared = self.declarations[spec]
+        told: dict[str, str] = {}
+        if isinstance(declared, Declaration):
+            told = {"library": declared.library, "library_version": declared.version}
         return untimed(
             workload,
             self.environment,
             backend=self.name(spec),
             device=self.options.device,
             reason=reason,
+            **told,
         )
 
     def _declared(self, spec: str) -> Declaration | UnavailableError:

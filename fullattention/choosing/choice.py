@@ -11,12 +11,23 @@ from pathlib import Path
 from fullattention.backends import Backend, UnavailableError, load, names
 from fullattention.backends.interface import Sizes, needs
 from fullattention.backends.precision import DTYPES
+from fullattention.choosing.contests import in_proportion, verdicts
+from fullattention.choosing.expiry import expired, took_part
 from fullattention.choosing.hardware_key import hardware_key
 from fullattention.choosing.model import fit
 from fullattention.choosing.store import Store
 from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores
-from fullattention.records import Choice, Comparison, Environment, Mask, Mode, Option, Timing
+from fullattention.records import (
+    Choice,
+    Comparison,
+    Environment,
+    Mask,
+    Mode,
+    Option,
+    Speed,
+    Timing,
+)
 
 USED_BY_MODE: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights",),
@@ -43,6 +54,8 @@ class Request:
     mode: Mode = "forward"
     device: str = "cpu"
     threads: int
+    nearest_threads: bool = False
+    """Whether the timings with the nearest number of threads will do."""
     max_memory: int | None = None
     """Bytes that a call may take at its peak."""
     deterministic: bool = False
@@ -88,15 +101,29 @@ class Request:
         kept = ("determinism",) if self.deterministic else ()
         return needs(self.dtype, self.mask, (*USED_BY_MODE.get(self.mode, ()), *kept, *self.uses))
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the arrays lie elsewhere than in the host's memory."""
+        return _kind(self.device) != "cpu"
+
     def is_of(self, record: Timing | Comparison) -> bool:
         """Whether a record is of such a call, in whatever shape.
 
         Of a GPU which one it was does not matter, nor how many threads the CPU had.
         """
-        kind, record_kind = (device.partition(":")[0] for device in (self.device, record.device))
-        wanted, told = ((one.dtype, one.mask, one.mode) for one in (self, record))
-        threads = kind != "cpu" or record.environment.threads == self.threads
-        return kind == record_kind and wanted == told and threads
+        threads = self.on_gpu or record.environment.threads == self.threads
+        return threads and self.is_like(record)
+
+    def is_like(self, record: Timing | Comparison) -> bool:
+        """Whether a record is of such a call, with whatever number of threads."""
+        wanted, told = (
+            (_kind(one.device), one.dtype, one.mask, one.mode) for one in (self, record)
+        )
+        return wanted == told
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +135,24 @@ class Known:
     key: str
     here: Environment
     timings: Sequence[Timing]
+    """The oldest first."""
     comparisons: Sequence[Comparison]
 
-    @property
-    def backends(self) -> list[str]:
-        """The backends that were ever timed here."""
-        return list(dict.fromkeys(timing.backend for timing in self.timings))
+    def timed_for(self, request: Request) -> list[str]:
+        """The backends that were timed at such calls, less those of other libraries' arrays.
+
+        It loads none of them: that would import their libraries.
+        """
+        libraries = ("", request.library)  # old records do not tell theirs
+        return list(
+            dict.fromkeys(
+                timing.backend
+                for timing in self.timings
+                if timing.status == "timed"
+                and request.is_like(timing)
+                and (request.library is None or timing.library in libraries)
+            )
+        )
 
 
 def known_here(store: Store | None = None) -> Known:
@@ -188,14 +227,16 @@ def rank(request: Request, known: Known, backends: Iterable[str]) -> Choice:
     Raises:
         NothingMeasuredError: none of them that could run it was measured.
     """
-    timings = [timing for timing in known.timings if request.is_of(timing)]
+    backends = list(dict.fromkeys(backends))
+    timed = _with_timed_threads(request, [t for t in known.timings if t.backend in backends])
+    comparisons = list(filter(timed.is_of, known.comparisons))
+    timings = in_proportion(list(filter(timed.is_of, known.timings)), comparisons)
     of = {name: [timing for timing in timings if timing.backend == name] for name in backends}
     options = [_option(name, request, of[name], known.here, calm=True) for name in of]
     if not any(map(_has_time, options)):
         options = [_option(name, request, of[name], known.here, calm=False) for name in of]
     if not any(map(_has_time, options)):
         raise NothingMeasuredError(_nothing(request, known, options))
-    comparisons = [one for one in known.comparisons if request.is_of(one)]
     return Choice(
         shape=request.shape,
         dtype=request.dtype,
@@ -203,10 +244,24 @@ def rank(request: Request, known: Known, backends: Iterable[str]) -> Choice:
         mode=request.mode,
         device=request.device,
         threads=request.threads,
+        timed_threads=None if timed.threads == request.threads else timed.threads,
         hardware=known.key,
         options=_ranked(options, request, comparisons),
         environment=known.here,
     )
+
+
+def _with_timed_threads(request: Request, timings: Iterable[Timing]) -> Request:
+    """The request, by as many threads as the timings that are to tell of it were made with."""
+    if request.on_gpu or not request.nearest_threads:
+        return request
+    counts = {
+        timing.environment.threads
+        for timing in timings
+        if timing.status == "timed" and request.is_like(timing)
+    }
+    nearest = min(counts, key=lambda n: (abs(n - request.threads), n), default=request.threads)
+    return replace(request, threads=nearest)
 
 
 def _option(
@@ -222,11 +277,12 @@ def _option(
     lacking = _lacking(backend, request)
     if lacking:
         return Option(backend=name, basis="unsupported", reason=lacking)
-    stale = {index: _expired(timing, backend, here) for index, timing in enumerate(timings)}
-    fresh = [timings[index] for index, reason in stale.items() if not reason]
+    stale = [expired(timing, backend, here) for timing in timings]
+    fresh = [timing for timing, reason in zip(timings, stale, strict=True) if not reason]
     if not fresh:
-        reason = "; ".join(dict.fromkeys(stale.values())) or "not measured here"
+        reason = "; ".join(dict.fromkeys(stale)) or "not measured here"
         return Option(backend=name, basis="unknown", reason=reason)
+    fresh = list(filter(took_part, fresh)) or fresh
     told = [timing for timing in fresh if not (calm and _is_disturbed(timing))]
     if not told:
         reason = f"measured only while others disturbed it, last {fresh[-1].environment.time[:10]}"
@@ -258,26 +314,17 @@ def _lacking(backend: Backend, request: Request) -> str:
     return ""
 
 
-def _expired(timing: Timing, backend: Backend, here: Environment) -> str:
-    """Why a timing tells nothing any more; empty where it does."""
-    for what, then, now in (
-        (backend.arrays.library, timing.library_version, backend.version),
-        ("fullattention", timing.environment.suite, here.suite),
-        ("the GPU's driver", timing.environment.gpu_driver, here.gpu_driver),
-    ):
-        if then != now:
-            return f"expired: measured with {what} {then}, here is {now}"
-    return ""
-
-
 def _told(name: str, request: Request, timings: Sequence[Timing]) -> Option:
     """What fresh timings tell: the newest of the very shape, or else what the others come to."""
-    exact = [timing for timing in timings if tuple(timing.shape) == tuple(request.shape)]
-    if not exact:
-        return _interpolated(name, request, timings)
-    last = exact[-1]
+    newest = _newest(timings)
+    last = newest.get(request.shape)
+    if last is None:
+        return _interpolated(name, request, newest)
     if last.conformant is False:
         return Option(backend=name, basis="not conformant", reason=last.reason)
+    if last.status == "not run":
+        reason = f"{last.reason} (as of {last.environment.time[:10]})"
+        return Option(backend=name, basis="not run", reason=reason)
     if last.status != "timed":
         return Option(backend=name, basis=last.status, reason=last.reason)
     over = _over_memory(last, request)
@@ -291,8 +338,24 @@ def _told(name: str, request: Request, timings: Sequence[Timing]) -> Option:
         high=last.upper_quartile,
         error_over_bound=last.error_over_bound,
         measured=last.environment.time,
+        workload=last.workload,
         reason="disturbed" if last.disturbed else "",
     )
+
+
+def _newest(timings: Iterable[Timing]) -> dict[Sizes, Timing]:
+    """The newest timing of each shape; one that was not run counts where there is no other."""
+    newest: dict[Sizes, Timing] = {}
+    for timing in timings:
+        shape = Sizes(*timing.shape)
+        if _was_judged(timing) or shape not in newest or not _was_judged(newest[shape]):
+            newest[shape] = timing
+    return newest
+
+
+def _was_judged(timing: Timing) -> bool:
+    """Whether it tells how fast or how right its backend is, not only why it was not run."""
+    return timing.status != "not run" or timing.conformant is False
 
 
 def _over_memory(timing: Timing, request: Request) -> str:
@@ -305,18 +368,18 @@ def _over_memory(timing: Timing, request: Request) -> str:
     return ""
 
 
-def _interpolated(name: str, request: Request, timings: Sequence[Timing]) -> Option:
+def _interpolated(name: str, request: Request, newest: Mapping[Sizes, Timing]) -> Option:
     if request.max_memory is not None:
         reason = "this shape's peak memory was not measured"
         return Option(backend=name, basis="unknown", reason=reason)
-    newest = {tuple(timing.shape): timing for timing in timings if timing.status == "timed"}
-    seconds = [one.median for one in newest.values() if one.median is not None]
-    model = fit([Sizes(*shape) for shape in newest], seconds)
+    timed = {shape: timing for shape, timing in newest.items() if timing.status == "timed"}
+    seconds = [one.median for one in timed.values() if one.median is not None]
+    model = fit(list(timed), seconds)
     if model is None:
-        reason = f"this shape was not measured, and too few others were: {len(newest)}"
+        reason = f"this shape was not measured, and too few others were: {len(timed)}"
         return Option(backend=name, basis="unknown", reason=reason)
     estimate = model.at(request.shape)
-    disturbed = any(map(_is_disturbed, newest.values()))
+    disturbed = any(map(_is_disturbed, timed.values()))
     return Option(
         backend=name,
         basis="interpolated",
@@ -324,7 +387,7 @@ def _interpolated(name: str, request: Request, timings: Sequence[Timing]) -> Opt
         low=estimate.seconds / estimate.factor,
         high=estimate.seconds * estimate.factor,
         model_error=model.error,
-        reason=f"told from {len(newest)} other shapes" + (", disturbed" if disturbed else ""),
+        reason=f"told from {len(timed)} other shapes" + (", disturbed" if disturbed else ""),
     )
 
 
@@ -334,27 +397,21 @@ def _ranked(
     timed = sorted((o for o in options if o.seconds is not None), key=lambda o: o.seconds or 0.0)
     rest = [option for option in options if option.seconds is None]
     best = timed[0]
-    against = _verdicts(best.backend, request, comparisons)
+    found = verdicts(one for one in comparisons if tuple(one.shape) == tuple(request.shape))
     ranked = [replace(best, ratio=1.0, tied=False)]
     for option in timed[1:]:
         ratio = (option.seconds or 0.0) / (best.seconds or 1.0)
-        ranked.append(replace(option, ratio=ratio, tied=_tied(best, option, against)))
+        pair = (best.measured, best.workload), option.backend, best.backend
+        together = (option.measured, option.workload) == pair[0]
+        verdict = found.get(pair) if together else None
+        ranked.append(replace(option, ratio=ratio, tied=_tied(best, option, verdict)))
     return (*ranked, *rest)
 
 
-def _verdicts(best: str, request: Request, comparisons: Sequence[Comparison]) -> Mapping[str, str]:
-    """The newest verdict between the fastest and each other backend in this very shape."""
-    verdicts: dict[str, str] = {}
-    for one in comparisons:
-        if tuple(one.shape) == tuple(request.shape) and best in (one.backend, one.against):
-            verdicts[one.against if one.backend == best else one.backend] = one.verdict
-    return verdicts
-
-
-def _tied(best: Option, other: Option, verdicts: Mapping[str, str]) -> bool:
-    """Whether the difference to the fastest may be none: by comparison, or by overlap."""
-    if best.basis == other.basis == "measured" and other.backend in verdicts:
-        return verdicts[other.backend] not in ("faster", "slower")
+def _tied(best: Option, other: Option, verdict: Speed | None) -> bool:
+    """Whether it may be as fast as the fastest: by their contest's verdict, or by overlap."""
+    if verdict is not None:
+        return verdict != "slower"
     return (other.low or 0.0) <= (best.high or 0.0)
 
 

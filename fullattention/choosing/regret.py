@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fullattention.backends.interface import Sizes
 from fullattention.choosing.choice import Known, NothingMeasuredError, Request, rank
-from fullattention.records import Timing
+from fullattention.records import Option, Timing
 
 
 @dataclass(frozen=True)
@@ -25,23 +25,31 @@ class Regret:
 def regrets(known: Known) -> Iterator[Regret]:
     """Hold out each shape in turn, choose for it, and look up what the choice takes.
 
-    Only the backends that were timed on the shape take part, and shapes on which two or more were.
+    Only the backends that were timed on the shape take part, as far as `choose` counts their
+    timings, and shapes on which two or more were.
     """
-    newest = {(_request(timing), timing.backend): timing for timing in known.timings}
-    measured = {key: one for key, one in newest.items() if one.status == "timed" and one.median}
-    for request in dict.fromkeys(request for request, _ in measured):
-        here = {name: one for (of, name), one in measured.items() if of == request}
-        if len(here) < 2:
-            continue
-        others = [one for (of, _), one in measured.items() if of.shape != request.shape]
+    backends: dict[Request, set[str]] = {}
+    for timing in known.timings:
+        if timing.status == "timed":
+            backends.setdefault(_request(timing), set()).add(timing.backend)
+    for request, names in backends.items():
+        others = [timing for timing in known.timings if tuple(timing.shape) != request.shape]
         try:
-            choice = rank(request, dataclasses.replace(known, timings=others), here)
+            truth = _measured(request, known, sorted(names))
+            if len(truth) < 2:
+                continue
+            choice = rank(request, dataclasses.replace(known, timings=others), truth)
         except NothingMeasuredError:
             continue  # too few shapes of this kind were measured to choose by
-        seconds = {name: one.median or 0.0 for name, one in here.items()}
-        best = min(seconds, key=seconds.__getitem__)
-        ratio = seconds[choice.backend] / seconds[best]
-        yield Regret(here[best].workload, choice.backend, best, ratio)
+        chosen, best = truth[choice.backend], next(iter(truth.values()))
+        ratio = (chosen.seconds or 0.0) / (best.seconds or 1.0)
+        yield Regret(best.workload, chosen.backend, best.backend, ratio)
+
+
+def _measured(request: Request, known: Known, backends: Iterable[str]) -> dict[str, Option]:
+    """What each backend takes for a call that was measured, the fastest first."""
+    options = rank(request, known, backends).options
+    return {option.backend: option for option in options if option.basis == "measured"}
 
 
 def _request(timing: Timing) -> Request:

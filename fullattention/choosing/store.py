@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -29,9 +29,19 @@ class Held(Generic[Kind]):
     """What a file holds."""
 
     records: list[Kind]
-    lost: int
-    """Lines that are no whole record of this schema: cut off while they were written, or written
-    by another version. They stay where they are."""
+    lost: list[str]
+    """Why each other line is no whole record of this schema, with its place: it was cut off while
+    it was written, or written by another version. Such lines stay where they are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Merged:
+    """What came of a merge."""
+
+    new: int
+    """Records that were not kept before."""
+    lost: list[str]
+    """Why each line that could not be read is none, as in `Held`."""
 
 
 class Store:
@@ -65,12 +75,12 @@ class Store:
         return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
 
     def timings(self, key: str) -> Held[Timing]:
-        """Every timing on a hardware, oldest first."""
-        return read_whole(self.folder / key / FILES[Timing], Timing)
+        """Every timing on a hardware, those of the oldest run first."""
+        return _by_run(read_whole(self.folder / key / FILES[Timing], Timing))
 
     def comparisons(self, key: str) -> Held[Comparison]:
-        """Every comparison on a hardware, oldest first."""
-        return read_whole(self.folder / key / FILES[Comparison], Comparison)
+        """Every comparison on a hardware, those of the oldest run first."""
+        return _by_run(read_whole(self.folder / key / FILES[Comparison], Comparison))
 
     def add(self, records: Iterable[Timing | Comparison]) -> int:
         """Keep records that are not kept yet; returns how many those were."""
@@ -81,44 +91,57 @@ class Store:
             lines.setdefault(place, []).append(text)
         return sum(_append(place, new) for place, new in lines.items())
 
-    def merge(self, folder: Path) -> int:
-        """Keep what another store or the folder of a run holds; returns how many records were new.
+    def merge(self, *folders: Path) -> Merged:
+        """Keep what other stores or the folders of runs hold.
 
         Raises:
-            FileNotFoundError: the folder holds neither.
-            OSError: its records cannot be kept; the message says where they stay.
+            FileNotFoundError: a folder is neither.
+            OSError: the records cannot be kept; the message says where they stay.
         """
-        found = [*_records(folder)]
-        if not found:
-            raise FileNotFoundError(f"{folder} holds no {' or '.join(FILES.values())}")
+        found = [held for folder in folders for held in _records(folder)]
         try:
-            return sum(self.add(records) for records in found)
+            new = sum(self.add(held.records) for held in found)
         except OSError as error:
+            places = " ".join(map(str, folders))
             raise OSError(
-                f"{error}: the records stay in {folder}, until they can be kept by "
-                f"`fullattention results merge {folder}`"
+                f"{error}: the records stay in {places}, until they can be kept by "
+                f"`fullattention results merge {places}`"
             ) from error
+        return Merged(new, [line for held in found for line in held.lost])
 
 
-def _records(folder: Path) -> Iterator[list[Timing] | list[Comparison]]:
-    """What each file in a folder and in its folders holds."""
-    for inside in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
+def _records(folder: Path) -> list[Held[Timing] | Held[Comparison]]:
+    """What each file in a folder and in its folders holds.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    insides = (folder, *sorted(path for path in folder.iterdir() if path.is_dir()))
+    found: list[Held[Timing] | Held[Comparison]] = []
+    for inside in insides:
         if (path := inside / FILES[Timing]).exists():
-            yield read_whole(path, Timing).records
+            found.append(read_whole(path, Timing))
         if (path := inside / FILES[Comparison]).exists():
-            yield read_whole(path, Comparison).records
+            found.append(read_whole(path, Comparison))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no {' or '.join(FILES.values())}")
+    return found
 
 
 def read_whole(path: Path, kind: type[Kind]) -> Held[Kind]:
-    """The whole records of a file, and how many lines are none; nothing where there is no file."""
-    records: list[Kind] = []
-    lost = 0
+    """The whole records of a file, and why other lines are none; nothing where there is no file."""
+    held: Held[Kind] = Held([], [])
     for found in each(path, kind) if path.exists() else ():
         if isinstance(found, str):
-            lost += 1
+            held.lost.append(found)
         else:
-            records.append(found)
-    return Held(records, lost)
+            held.records.append(found)
+    return held
+
+
+def _by_run(held: Held[Kind]) -> Held[Kind]:
+    """The oldest run's records first, however late they were merged; a run's own in their order."""
+    return Held(sorted(held.records, key=lambda record: record.environment.time), held.lost)
 
 
 def _append(path: Path, lines: Iterable[str]) -> int:

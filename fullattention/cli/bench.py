@@ -57,9 +57,12 @@ def run(options: argparse.Namespace) -> int:
     if store:
         store.require_usable()
     out = options.out or new_folder()
+    folders = {count: out if len(counts) == 1 else out / f"threads-{count}" for count in counts}
+    # A run refuses a folder that holds the timings of another one, which are not to be kept as its.
+    own = [folder for folder in folders.values() if not (folder / TIMINGS).exists()]
     worst = RIGHT
     try:
-        for count in counts:
+        for count, folder in folders.items():
             status = run_bench(
                 backends=options.backend,
                 workloads=options.workload,
@@ -70,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
                 device=options.device,
                 threads=count,
                 full=options.full,
-                out=out if len(counts) == 1 else out / f"threads-{count}",
+                out=folder,
                 listener=Progress(),
                 report=write_report,
             )
@@ -78,8 +81,9 @@ def run(options: argparse.Namespace) -> int:
             if status in (INTERRUPTED, TERMINATED):
                 break
     finally:
-        if store and any(out.rglob(TIMINGS)):
-            kept = store.merge(out)
+        measured = [folder for folder in own if (folder / TIMINGS).exists()]
+        if store and measured:
+            kept = store.merge(*measured).new
             print(f"\n{kept} records are kept for `fullattention choose` in {store.folder}")
         if not options.out:
             with contextlib.suppress(OSError):  # it holds something

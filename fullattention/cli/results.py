@@ -39,7 +39,7 @@ def _list(options: argparse.Namespace) -> int:
 
     store = Store(options.store)
     held = {key: store.timings(key) for key in store.hardware()}
-    rows = {key: (one.records, one.lost) for key, one in held.items()}
+    rows = {key: (one.records, len(one.lost)) for key, one in held.items()}
     print(as_text(stored_blocks(str(store.folder), rows)), end="")
     return RIGHT
 
@@ -49,7 +49,10 @@ def _merge(options: argparse.Namespace) -> int:
 
     store = Store(options.store)
     for folder in options.folder:
-        print(f"{folder}: {store.merge(folder)} new records")
+        merged = store.merge(folder)
+        print(f"{folder}: {merged.new} new records")
+        if merged.lost:
+            print(f"  {len(merged.lost)} lines are no records; the first is {merged.lost[0]}")
     return RIGHT
 
 
@@ -63,9 +66,11 @@ def _regret(options: argparse.Namespace) -> int:
     from fullattention.reports.report import environment_lines
 
     known = known_here(Store(options.store))
+    # Those that measured had loaded the backends, and told what the machine was like before.
+    measured = known.timings[-1].environment if known.timings else known.here
     blocks = regret_blocks(
         [(one.workload, one.chosen, one.best, one.ratio) for one in regrets(known)],
-        environment_lines(known.here),
+        environment_lines(measured),
     )
     print(as_text(blocks), end="")
     if options.write:

@@ -108,7 +108,9 @@ def _is_choosable(call: Call) -> bool:
 
 
 def _was_measured(choice: Choice | str) -> bool:
-    return not isinstance(choice, str) and choice.options[0].basis == "measured"
+    if isinstance(choice, str) or choice.timed_threads is not None:
+        return False
+    return choice.options[0].basis == "measured"
 
 
 def _measure(call: Call) -> str:
@@ -168,7 +170,8 @@ def _choice(call: Call, *, every: bool = False) -> Choice | str:
     except ModuleNotFoundError as error:
         return f"reading what was measured needs {_missing(error)}"
     try:
-        return rank(_request(call), known, names() if every else known.backends)
+        request = _request(call)
+        return rank(request, known, names() if every else known.timed_for(request))
     except NothingMeasuredError as error:
         return str(error)
 
@@ -182,6 +185,7 @@ def _known() -> Known:
 
 def _request(call: Call) -> Request:
     from fullattention.choosing.choice import Request
+    from fullattention.machine.hardware import usable_cores
 
     return Request(
         shape=call.shape,
@@ -189,7 +193,10 @@ def _request(call: Call) -> Request:
         mask=call.mask,
         mode=call.mode,
         device=call.device.type,
-        threads=torch.get_num_threads(),
+        # torch's own default may be more than a quota allows, or fewer than `bench` uses: the
+        # cores that the CPU has, without its second threads.
+        threads=min(torch.get_num_threads(), usable_cores()),
+        nearest_threads=True,
         uses=call.uses,
         library="torch",
         compiling=False,

@@ -18,6 +18,8 @@ def choice_blocks(choice: Choice) -> list[Block]:
         f"B {B}, L {L}, S {S}, H {H}, E {E}, D {D}, {choice.dtype}, on {choice.device} with "
         f"{choice.threads} threads"
     )
+    if choice.timed_threads is not None:
+        call += f", told by timings with {choice.timed_threads}: the nearest that there are"
     blocks: list[Block] = [
         Heading(f"{choice.backend} for {choice.mode}, mask {choice.mask}"),
         Lines([call, f"Hardware: {choice.hardware}"]),

@@ -202,15 +202,15 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def aa(session: nox.Session) -> None:
-    """Measure how often the benchmarks' own verdicts are right; the table goes into the docs."""
-    install(session, "torch", "suite")
+    """Measure how often the benchmarks' own verdicts are right; the tables go into the docs."""
+    install(session, "torch", "numba", "suite")
     document = ("--write", "docs/measuring.md")
     session.run("python", "tools/aa.py", *document, *session.posargs)
 
 
 @nox.session
 def drop_in(session: nox.Session) -> None:
-    """Measure what the drop-in costs a call and gains a model; the tables go into the docs."""
+    """Measure what the drop-in costs a call, and gains; the tables go into the docs."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))
     document = ("--tune", "--write", "docs/choosing.md")
     session.run("python", "-m", "tools.drop_in", *document, *session.posargs)

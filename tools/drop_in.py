@@ -1,19 +1,21 @@
 """What the drop-in module costs and gains: `python -m tools.drop_in`.
 
-Two tables. What "auto" adds to a call after the first of its kind, against the same layer that is
-told its backend; and the time of a small PatchTST, in inference and in training, after `replace`
+Three tables. What "auto" adds to a call after the first of its kind, against the same layer that is
+told its backend, and what calling Numba's kernels costs; the drop-in against torch's SDPA on the
+default workloads; and the time of a small PatchTST, in inference and in training, after `replace`
 over before. Both sides take turns in blocks, as backends do in `fullattention bench`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import functools
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from fullattention.backends import UnavailableError, load
 from fullattention.bench.inputs import SEED
 from fullattention.bench.ratio import FINAL, REPORTED, SAME_PROCESS, Ratio, ratio_of
 from fullattention.bench.turns import TURN
-from fullattention.bench.workloads import CATALOGUE
+from fullattention.bench.workloads import CATALOGUE, Workload, select
 from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores
 from fullattention.nn import FullAttention, replace
 from fullattention.nn.call import fields_of
 from fullattention.nn.deciding import AUTO, decide
+from fullattention.records import BASELINE, Speed
 from fullattention.reports.blocks import Block, Lines, Table, as_markdown
 from fullattention.reports.marked import write_marked
 from fullattention.reports.report import environment_lines
@@ -38,6 +42,11 @@ from tests.patchtst import PatchTST
 
 GOAL = 3e-6
 """Seconds that "auto" may add to a call."""
+
+CALL_GOAL = 10e-6
+"""Seconds that a call of `KERNELS` from torch may take beside what it computes."""
+
+KERNELS = "numba-cpu-torch"
 
 CALLED = "toy"
 """Workload of so little work that what is added to a call shows."""
@@ -68,8 +77,10 @@ Run = Callable[[], object]
 class Compared:
     """Two sides that took turns."""
 
+    after: float
+    """Seconds per call of the first, the median over the blocks."""
     before: float
-    """Seconds per call of the second, the median over the blocks."""
+    """Likewise of the second."""
     ratio: Ratio
     """Of the first's time over the second's."""
 
@@ -89,7 +100,8 @@ def compare(
                 sides[name]()
             taken[name].append((clock() - start) / calls[name])
     times, others = (np.array(taken[name])[:, None] for name in ("run", "against"))
-    return Compared(statistics.median(taken["against"]), ratio_of(times, others, SAME_PROCESS))
+    ratio = ratio_of(times, others, SAME_PROCESS)
+    return Compared(statistics.median(taken["run"]), statistics.median(taken["against"]), ratio)
 
 
 def _calls_of_a_turn(run: Run, clock: Callable[[], float]) -> int:
@@ -101,26 +113,50 @@ def _calls_of_a_turn(run: Run, clock: Callable[[], float]) -> int:
     return max(1, round(TURN / min(taken)))
 
 
-# What the decision costs.
+def _estimate(ratio: Ratio) -> tuple[float, float, float]:
+    """The ratio, and its interval."""
+    return ratio.ratio, *ratio.interval(REPORTED)
+
+
+def _cells(found: Compared) -> list[str]:
+    """The second side's time, the ratio to it with its interval, and the verdict."""
+    ratio, low, high = map(digits, _estimate(found.ratio))
+    return [seconds(found.before), ratio, f"{low} - {high}", found.ratio.verdict(FINAL)]
+
+
+# What a call costs.
 
 
 def decision(budget: float) -> list[Block]:
-    """What "auto" adds to a call, for each of `CALLS`, by one thread."""
+    """What "auto" adds to each of `CALLS`, and what a call of `KERNELS` costs, by one thread."""
+    share = budget / (len(CALLS) + 1)
+    with _one_thread():
+        found = [(call, *_added(call, share)) for call in CALLS]
+        kernels = _overhead(share)
+    goal = (
+        f'"auto" may add {GOAL * 1e6:g} us to a call after the first of its kind; here to '
+        f"{CALLED}, by one thread: {_judged((added[1:] for *_, added in found), GOAL)}."
+    )
+    rows = []
+    for call, backend, told, added in found:
+        middle, low, high = (f"{time * 1e6:.2f}" for time in added)
+        rows.append([call, backend, seconds(told), middle, f"{low} - {high}"])
+    columns = ("call", "backend", "told", "added, us", "95 % interval, us")
+    return [Lines([goal]), Table(columns, rows, right=columns[2:]), *kernels]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows = [_added(call, budget / len(CALLS)) for call in CALLS]
+        yield
     finally:
         torch.set_num_threads(threads)
-    goal = (
-        f'"auto" may add {GOAL * 1e6:g} us to a call after the first of its kind; here to '
-        f"{CALLED}, by one thread."
-    )
-    columns = ("call", "backend", "told", "added, us", "95 % interval, us")
-    return [Lines([goal]), Table(columns, rows, right=columns[2:])]
 
 
-def _added(call: str, budget: float) -> list[str]:
+def _added(call: str, budget: float) -> tuple[str, float, tuple[float, ...]]:
+    """The backend of a call, its time when it is told, and what "auto" adds, with an interval."""
     training, mask_flag = call == "training", call in ("causal", "masked")
     B, L, S, H, E, D = CATALOGUE[CALLED].shape
     make = functools.partial(torch.randn, requires_grad=training)
@@ -135,13 +171,83 @@ def _added(call: str, budget: float) -> list[str]:
     chosen = decide(fields_of(auto, *given), tune=False).name
     told = layer(chosen)
     found = compare(functools.partial(auto, *given), functools.partial(told, *given), budget)
-    added, low, high = (f"{(r - 1) * found.before * 1e6:.2f}" for r in _estimate(found.ratio))
-    return [call, chosen, seconds(found.before), added, f"{low} - {high}"]
+    added = tuple((ratio - 1) * found.before for ratio in _estimate(found.ratio))
+    return chosen, found.before, added
 
 
-def _estimate(ratio: Ratio) -> tuple[float, float, float]:
-    """The ratio, and its interval."""
-    return ratio.ratio, *ratio.interval(REPORTED)
+def _judged(intervals: Iterable[tuple[float, ...]], goal: float) -> str:
+    """Whether everything that lies in some intervals stays below a goal."""
+    lows, highs = zip(*intervals, strict=True)
+    if max(highs) < goal:
+        return "met"
+    return "missed" if max(lows) >= goal else "not settled"
+
+
+def _overhead(budget: float) -> list[Block]:
+    """What a call of `KERNELS` takes that has one score to compute, alone and through the layer."""
+    try:
+        backend = load(KERNELS)
+    except UnavailableError as error:
+        return [Lines([f"{KERNELS}: not run: {error.reason}"])]
+    one = torch.ones(1, 1, 1, 1)
+    attend = functools.partial(backend.attend, hidden=None, causal=False, scale=1.0)
+    alone = functools.partial(attend, one, one, one, dropout=0.0, weights=False)
+    layer = FullAttention(False, backend=backend).eval()
+    found = compare(functools.partial(layer, one, one, one, None), alone, budget)
+    goal = (
+        f"A call of {KERNELS} from torch may take {CALL_GOAL * 1e6:g} us beside what it computes; "
+        "here it computes one score, by one thread, without a gradient."
+    )
+    rows = [
+        [what, f"{time * 1e6:.2f}", "met" if time < CALL_GOAL else "missed"]
+        for what, time in (("the backend", found.before), ("the layer around it", found.after))
+    ]
+    columns = ("called", "median, us", "goal")
+    return [Lines([goal]), Table(columns, rows, right=columns[1:2])]
+
+
+# What a workload gains.
+
+
+def workloads(budget: float, *, tune: bool) -> list[Block]:
+    """The drop-in with "auto" over torch's SDPA in it, on each of the default workloads."""
+    chosen = select()
+    found = [_over_baseline(workload, budget / len(chosen), tune) for workload in chosen]
+    rows = [
+        [workload.title, backend, *_cells(compared)]
+        for workload, (backend, compared) in zip(chosen, found, strict=True)
+    ]
+    columns = (
+        *("workload", '"auto" takes', BASELINE, f"auto / {BASELINE}"),
+        *("95 % interval", "verdict"),
+    )
+    verdicts = [(backend, compared.ratio.verdict(FINAL)) for backend, compared in found]
+    return [Table(columns, rows, right=columns[2:5]), Lines([_workloads_judged(verdicts)])]
+
+
+def _over_baseline(workload: Workload, budget: float, tune: bool) -> tuple[str, Compared]:
+    """The backend that "auto" takes for a workload, and its time over the baseline's."""
+    B, L, S, H, E, D = workload.shape
+    make = functools.partial(torch.randn, dtype=getattr(torch, workload.dtype))
+    given = (make((B, L, H, E)), make((B, S, H, E)), make((B, S, H, D)), None)
+    auto, told = (
+        FullAttention(workload.mask == "causal", backend=backend, tune=tune).eval()
+        for backend in (AUTO, BASELINE)
+    )
+    backend = decide(fields_of(auto, *given), tune).name
+    run, against = functools.partial(auto, *given), functools.partial(told, *given)
+    return backend, compare(run, against, budget)
+
+
+def _workloads_judged(verdicts: list[tuple[str, Speed]]) -> str:
+    """Whether "auto" is slower nowhere, by the backend and the verdict of each workload."""
+    slower = sum(verdict == "slower" for _, verdict in verdicts)
+    others = [verdict for backend, verdict in verdicts if backend != BASELINE]
+    return (
+        f'"auto" may be slower than {BASELINE} on none of {len(verdicts)}; it is on {slower}: '
+        f"{'missed' if slower else 'met'}. It takes another backend on {len(others)}, of which it "
+        f"is faster on {others.count('faster')}."
+    )
 
 
 # What a model gains.
@@ -158,10 +264,7 @@ def model(budget: float, *, tune: bool) -> list[Block]:
     for name, running in (("inference", _inference), ("training step", _training)):
         run, against = running(after, series), running(before, series)
         chosen = ", ".join(backends_of(after, run))
-        found = compare(run, against, budget / 2)
-        ratio, low, high = map(digits, _estimate(found.ratio))
-        cells = [seconds(found.before), ratio, f"{low} - {high}", found.ratio.verdict(FINAL)]
-        rows.append([name, chosen, *cells])
+        rows.append([name, chosen, *_cells(compare(run, against, budget / 2))])
     what = (
         f"PatchTST for ETTh1: {SERIES} series of {STEPS} steps and {VARIATES} variates, "
         f"{SETTINGS['layers']} layers, {SETTINGS['n_heads']} heads, d_model {SETTINGS['d_model']}."
@@ -212,10 +315,12 @@ def backends_of(network: torch.nn.Module, run: Run) -> list[str]:
 def main() -> None:
     """Measure, print the tables, and write them into a document if one is named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each table (default: 120)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each table (default: 60)")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="default: all cores")
     parser.add_argument(
-        "--tune", action="store_true", help="measure the model's calls first, for the user's store"
+        "--tune",
+        action="store_true",
+        help="first measure what never was, a minute for each kind of call, for the user's store",
     )
     parser.add_argument("--write", type=Path, metavar="FILE", help="document with the markers")
     options = parser.parse_args()
@@ -223,6 +328,7 @@ def main() -> None:
     machine = Lines(environment_lines(environment(options.threads)))
     tables = {
         "decision": decision(options.seconds),
+        "workloads": workloads(options.seconds, tune=options.tune),
         "model": model(options.seconds, tune=options.tune),
     }
     for name, blocks in tables.items():

@@ -26,6 +26,9 @@ class Call(NamedTuple):
     weights: bool
     dropout: bool
     gradient: bool
+    """Whether autograd records the call, or may record it when it is made again: one with dropout
+    counts as recorded whatever autograd does. Checkpointing with `use_reentrant=True` makes it once
+    without and once with autograd, and both times the same weights must be dropped."""
 
     @property
     def shape(self) -> Sizes:
@@ -72,6 +75,10 @@ def fields_of(
 
     They are gathered before every attention: nothing here may be slow.
     """
+    dropout = layer.training and dropout_of(layer) > 0
+    gradient = torch.is_grad_enabled() and (
+        queries.requires_grad or keys.requires_grad or values.requires_grad
+    )
     return (
         queries.shape,
         keys.shape[1],
@@ -81,9 +88,8 @@ def fields_of(
         layer.mask_flag,
         attn_mask is not None,
         layer.output_attention,
-        layer.training and dropout_of(layer) > 0,
-        torch.is_grad_enabled()
-        and (queries.requires_grad or keys.requires_grad or values.requires_grad),
+        dropout,
+        dropout or gradient,
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
 import shlex
 import subprocess
 import sys
 import threading
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fullattention.backends import Backend, load, names
+from fullattention.backends import Backend, UnavailableError, load, names
 from fullattention.backends.interface import needs
 from fullattention.backends.torch_followers import FORWARD_MODE
 from fullattention.nn.call import Call
@@ -66,8 +69,11 @@ def default(fields: tuple[Any, ...], followed_by: str = "") -> Backend:
     call = Call._make(fields)
     load_defaults(call.device.type)
     fused, plain = _defaults[call.device.type]
-    lacking = any(need in fused.lacks for need in needs(call.dtype, call.mask, call.uses))
-    return plain if lacking or followed_by == FORWARD_MODE else fused
+    return plain if followed_by == FORWARD_MODE or not _serves(fused, call) else fused
+
+
+def _serves(backend: Backend, call: Call) -> bool:
+    return not any(need in backend.lacks for need in needs(call.dtype, call.mask, call.uses))
 
 
 def load_defaults(device: str) -> None:
@@ -86,7 +92,8 @@ def _decided(call: Call, tune: bool) -> Backend:
         return default(call)
     choice = _choice(call)
     if tune and not _was_measured(choice):
-        _measure(call)
+        if failure := _measure(call):
+            warnings.warn(f"tune: nothing was measured: {failure}", RuntimeWarning, stacklevel=2)
         choice = _choice(call)
     if isinstance(choice, str):
         return default(call)
@@ -106,18 +113,29 @@ def _was_measured(choice: Choice | str) -> bool:
     return choice.options[0].basis == "measured"
 
 
-def _measure(call: Call) -> None:
-    """Time the backends that take tensors, in processes of their own, and read the result.
-
-    Raises:
-        RuntimeError: it fails; the message is what the measuring said.
-    """
-    arguments = _request(call).arguments
+def _measure(call: Call) -> str:
+    """Time what may be chosen for a call, in processes of its own; says why, if that fails."""
+    try:
+        request = _request(call)
+    except ModuleNotFoundError as error:
+        return f"it needs {_missing(error)}"
+    arguments = dataclasses.replace(request, backends=tuple(_candidates(call))).arguments
     command = [sys.executable, "-m", "fullattention", "choose", "--measure", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"tune: {shlex.join(command)} failed: {done.stderr.strip()}")
-    forget()
+    _known.cache_clear()  # earlier decisions stay: checkpointing relies on them
+    return f"{shlex.join(command)} says {done.stderr.strip()}" if done.returncode else ""
+
+
+def _candidates(call: Call) -> Iterator[str]:
+    """The backends that run here, take tensors, never stop to compile, and can do a call."""
+    for name in names():
+        try:
+            backend = load(name, call.device.type)
+        except (UnavailableError, LookupError):
+            continue
+        takes = backend.arrays.type is torch.Tensor and call.dtype in backend.precision
+        if takes and not backend.compiles and _serves(backend, call):
+            yield name
 
 
 def explained(call: Call) -> str:

@@ -39,8 +39,8 @@ class FullAttention(torch.nn.Module, Policy):
             "auto" follows the queries.
         masked_rows: what a query gets when all keys are hidden from it: "nan" as in
             Time-Series-Library, or "zero".
-        tune: whether "auto" stops to measure, for some seconds, at a call of a kind that was not
-            measured before.
+        tune: whether "auto" stops to measure, for about a minute, at a call of a kind that was not
+            measured before; where that fails it warns, and goes on with what is known.
 
     Raises:
         InvalidInputError: an argument is out of its range.

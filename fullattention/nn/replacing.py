@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fullattention.backends import Backend, load
+from fullattention.backends import Backend
 from fullattention.backends.interface import MaskedRows
-from fullattention.conformance.bound import attention_bound, error_over_bound
 from fullattention.nn.deciding import AUTO
 from fullattention.nn.module import FullAttention
+from fullattention.nn.trials import differences
 
 PARAMETERS = ("queries", "keys", "values", "attn_mask")
 """What `forward` of a layer like FullAttention begins with."""
@@ -53,8 +51,8 @@ def replace(
     """Swap every layer of a model that is FullAttention under whatever name.
 
     A layer qualifies by its signature and settings, and by its results: on random queries, keys
-    and values it must lie within the bound around the exact ones. So layers that share the
-    signature but attend in another way stay.
+    and values V and the weights it returns must lie within the bound around the exact ones, with
+    dropout too. So layers that share the signature but attend in another way stay.
 
     Args:
         model: changed in place.
@@ -125,43 +123,4 @@ def _difference(module: Any) -> str:
         return "it has parameters or buffers of its own"
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:  # noqa: SLF001 - no public way
         return "it has hooks, which the drop-in would lose"
-    return next(_failed_trials(module), "")
-
-
-def _failed_trials(module: Any) -> Iterator[str]:
-    """What a layer computes otherwise than FullAttention, told by trials in float64."""
-    layer = copy.deepcopy(module).cpu().eval()
-    random = torch.Generator().manual_seed(31)
-    q, k, v = (
-        torch.randn((2, 70, 3, size), generator=random, dtype=torch.float64) for size in (8, 8, 5)
-    )
-    mask = torch.rand((2, 1, 70, 70), generator=random) < 0.3
-    later = torch.ones((70, 70), dtype=torch.bool).triu(1)
-    factors = {"tau": torch.full((2, 1), 2.0), "delta": torch.ones((2, 70))}
-    hidden = later if module.mask_flag else None
-    for what, given, hides, more in (
-        ("plain", None, hidden, {}),
-        ("with a mask", _Mask(mask), mask if module.mask_flag else None, {}),
-        ("with tau and delta", None, hidden, factors),
-    ):
-        try:
-            out = layer(q, k, v, given, **more)[0].detach().numpy()
-        except Exception as error:  # noqa: BLE001 - the layer is other people's code
-            yield f"{what} it raises {type(error).__name__}: {error}"
-            continue
-        expected = attention_bound(
-            q.numpy(),
-            k.numpy(),
-            v.numpy(),
-            hidden=None if hides is None else hides.broadcast_to((2, 1, 70, 70)).numpy(),
-            scale=module.scale or 8**-0.5,
-            precision=load("torch-einsum").precision["float64"],
-        )
-        ratio = error_over_bound(out, expected.out, expected.out_bound)
-        if not ratio <= 1:
-            yield f"{what} it computes something else: error/bound {ratio:.3g}"
-
-
-class _Mask:
-    def __init__(self, mask: torch.Tensor) -> None:
-        self.mask = mask
+    return next(differences(module), "")

@@ -14,6 +14,7 @@ from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard
+from fullattention.backends.reasons import ONCE
 
 NAME, TORCH_NAME = "numba-cuda", "numba-cuda-torch"
 
@@ -103,5 +104,5 @@ def for_torch(device: str) -> Backend:
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
-        lacks={"double_backward": torch_autograd.ONCE, **NO_BFLOAT16},
+        lacks={"double_backward": ONCE, **NO_BFLOAT16},
     )

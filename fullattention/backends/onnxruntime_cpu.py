@@ -14,6 +14,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 from fullattention.backends import numpy_arrays
 from fullattention.backends.interface import Array, Attend, Backend, dtype_name
 from fullattention.backends.precision import DTYPES, UNIT_ROUNDOFF, Precision, accumulator, standard
+from fullattention.backends.reasons import leak
 from fullattention.machine.threads import threads_told
 
 OPSET, IR_VERSION = 23, 11
@@ -29,7 +30,6 @@ KINDS = {
 }
 """What NumPy arrays can be handed over; bfloat16 is widened first."""
 
-LEAK = "a NaN or infinite score in a hidden position reaches its row: the operator adds -inf to it"
 NO_DROPOUT = "the Attention operator drops nothing"
 
 
@@ -206,7 +206,7 @@ def attention(device: str) -> Backend:
         precision={dtype: _prescaled(dtype) for dtype in DTYPES},
         masked_rows="zero",
         lacks={**numpy_arrays.LACKS, "dropout": NO_DROPOUT},
-        deviates={"N4": LEAK},
+        deviates={"N4": leak("the operator")},
         **_common("onnxruntime-attention", device),
     )
 

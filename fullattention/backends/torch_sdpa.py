@@ -17,10 +17,9 @@ from fullattention.backends import torch_arrays
 from fullattention.backends.errors import UnavailableError, UnsupportedError
 from fullattention.backends.interface import Array, Attend, Backend
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
+from fullattention.backends.reasons import CLEAN, leak
 from fullattention.backends.torch_calls import fit
 
-LEAK = "a NaN or infinite score in a hidden position reaches its row: torch adds -inf to it"
-CLEAN = "a fully hidden row's NaN is filled into V afterwards, so its batch entry's dv stays finite"
 ONCE = "torch's fused backward kernels have no derivative"
 NO_WEIGHTS = "scaled_dot_product_attention does not return weights"
 
@@ -160,7 +159,7 @@ def _backend(
         precision={dtype: precision(dtype) for dtype in taken},
         masked_rows="zero",
         lacks={"weights": NO_WEIGHTS, **({"double_backward": ONCE} if fused else {}), **refusals},
-        deviates={} if "mask" in refusals else {"N4": LEAK, "G3": CLEAN},
+        deviates={} if "mask" in refusals else {"N4": leak("torch"), "G3": CLEAN},
     )
 
 

@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 from dataclasses import replace
 
+from fullattention.backends import extras
 from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
@@ -42,7 +43,7 @@ def require_device(backend: str, device: str) -> str:
         raise UnavailableError(
             backend,
             "numba-cuda is not installed, and Numba's own CUDA target is not used: "
-            "pip install 'fullattention[cuda12]' or 'fullattention[cuda13]'",
+            + extras.command("numba_cuda"),
         )
     from numba import cuda
     from numba.core import config

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from fullattention import UnavailableError, load
 from fullattention.backends import Backend
@@ -25,7 +25,7 @@ def found(name: str) -> Backend | None:
         return None
 
 
-def each(names: Iterable[str]) -> list[ParameterSet]:
+def each(names: Iterable[str]) -> list[Any]:
     """Each name as a parameter; what compiles for seconds is tried where there are minutes."""
     return [pytest.param(name, marks=_marks(found(name))) for name in names]
 

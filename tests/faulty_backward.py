@@ -8,8 +8,9 @@ import torch
 
 from fullattention.backends import Backend, standard
 from fullattention.backends.passes import Options
+from fullattention.backends.reasons import ONCE
 from fullattention.backends.torch_arrays import ARRAYS, seed
-from fullattention.backends.torch_autograd import ONCE, differentiable
+from fullattention.backends.torch_autograd import differentiable
 
 
 class Passes:

@@ -275,9 +275,8 @@ def test_calls_from_many_threads_at_once_are_right(
         assert (one == other).all()
 
 
-def attend_in_child(queue: Any) -> None:
-    q = np.ones((64, 9, 4, 4), np.float32)
-    queue.put(float(attended(q, q, q)[0].sum()))
+def attend_in_child(queue: Any, *qkv: np.ndarray) -> None:
+    queue.put(attended(*qkv)[0])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
@@ -289,16 +288,16 @@ def test_a_forked_process_makes_itself_new_threads(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(numba_cpu, "WORK_OF_A_THREAD", 1)
     monkeypatch.setattr(numba, "get_num_threads", lambda: 3)
     numba_cpu.plan.cache_clear()
-    q = np.ones((64, 9, 4, 4), np.float32)
-    attended(q, q, q)  # this process has its threads by now
+    qkv = inputs(16, 9, 9, 4, 4, 4)  # whose results fit into a pipe
+    out, _ = attended(*qkv)  # this process has its threads by now
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    child = context.Process(target=attend_in_child, args=(queue,))
+    child = context.Process(target=attend_in_child, args=(queue, *qkv))
     child.start()
     child.join(60)
     numba_cpu.plan.cache_clear()
     assert child.exitcode == 0
-    assert queue.get() == q.size
+    assert (queue.get() == out).all()
 
 
 def test_what_is_compiled_is_looked_up_by_the_cpu_and_by_all_source_files() -> None:
@@ -336,20 +335,61 @@ def test_another_device_is_refused() -> None:
         load("numba-cpu", "cuda")
 
 
+Runs = list[tuple[numba_cpu.Plan, tuple[int, ...]]]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Every plan that is run from now on, and what it is given."""
+    seen: Runs = []
+    run = numba_cpu.Plan.run
+
+    def recorded(plan: numba_cpu.Plan, *addresses_and_seed: int) -> None:
+        seen.append((plan, addresses_and_seed))
+        run(plan, *addresses_and_seed)
+
+    monkeypatch.setattr(numba_cpu.Plan, "run", recorded)
+    return seen
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_torch_tensors_are_read_and_written_where_they_lie(dtype: str) -> None:
+def test_torch_tensors_are_read_and_written_where_they_lie(dtype: str, runs: Runs) -> None:
     kind = getattr(torch, dtype)
     q, k, v = (torch.from_numpy(x).to(kind) for x in inputs(2, 5, 7, 3, 4, 6))
+    hidden = torch.from_numpy(RNG.random((1, 1, 5, 7)) < 0.3)
     backend = load("numba-cpu-torch")
-    packed = torch.stack([q, q, q], 3).unbind(3)[1]  # every third number
-    got, _ = backend.attend(
-        packed, k, v, hidden=None, causal=False, scale=0.5, dropout=0.0, weights=False
-    )
-    want, _ = backend.attend(
-        q, k, v, hidden=None, causal=False, scale=0.5, dropout=0.0, weights=False
-    )
-    assert got.dtype == kind
-    assert torch.equal(got, want)
+
+    def attended(*tensors: Any) -> tuple[Any, Any]:
+        *qkv, mask = tensors
+        out, weights = backend.attend(
+            *qkv, hidden=mask, causal=False, scale=0.5, dropout=0.0, weights=True
+        )
+        assert runs[-1][1][:6] == tuple(x.data_ptr() for x in (*tensors, out, weights))
+        return out, weights
+
+    # Every third number: whoever needs them dense has to copy.
+    apart = [torch.stack([x, x, x], -1).unbind(-1)[1] for x in (q, k, v, hidden)]
+    for got, want in zip(attended(*apart), attended(q, k, v, hidden), strict=True):
+        assert got.dtype == kind
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_torch_tensors_are_shared_among_the_threads_that_torch_has(
+    threads: int, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba_cpu, "WORK_OF_A_THREAD", 1)
+    numba_cpu.plan.cache_clear()
+    q, k, v = (torch.from_numpy(x).requires_grad_() for x in inputs(2, 5, 7, 3, 4, 6))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        layer = FullAttention(False, attention_dropout=0.0, backend="numba-cpu-torch")
+        layer(q, k, v, None)[0].sum().backward()
+    finally:
+        torch.set_num_threads(before)
+        numba_cpu.plan.cache_clear()
+    assert [plan.work.threads for plan, _ in runs] == [threads, threads]  # forward and backward
 
 
 def test_a_tensor_without_memory_is_refused_and_not_read() -> None:

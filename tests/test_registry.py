@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from fullattention import Backend, UnavailableError, load, names
-from fullattention.backends import registry
+from fullattention.backends import extras, registry
 from fullattention.backends.registry import BUILT_IN, load_object
 
 MINIMAL = """
@@ -218,7 +220,7 @@ def missing(library: str) -> str:
     ("library", "words"),
     [
         ("a_library_nobody_has", "a_library_nobody_has is not installed"),
-        ("cupy", r"cupy is not installed: pip install 'fullattention\[cuda12 or cuda13\]'"),
+        ("cupy", r"cupy is not installed: pip install 'fullattention\[cuda13\]', or .*cuda12\]'"),
     ],
 )
 def test_a_file_that_needs_a_missing_library_is_unavailable(
@@ -227,6 +229,14 @@ def test_a_file_that_needs_a_missing_library_is_unavailable(
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(UnavailableError, match=words):
         load(write(folder / "needy.py", missing(library)))
+
+
+@pytest.mark.parametrize("library", [*extras.EXTRAS, *extras.BY_DRIVER])
+def test_what_installs_a_library_names_extras_that_there_are(library: str) -> None:
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    named = re.findall(r"pip install 'fullattention\[(.*?)\]'", extras.command(library))
+    assert named
+    assert set(named) <= set(tomllib.loads(project)["project"]["optional-dependencies"])
 
 
 def test_a_missing_library_that_begins_like_the_file_is_no_missing_file(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from textwrap import dedent
 
 import numpy as np
@@ -106,6 +107,23 @@ def test_a_session_has_the_threads_that_were_set(count: int) -> None:
     variant = runtime.Variant("float32", False, False, False, False)
     session = runtime.session(runtime.formula, variant, threads_told())
     assert session.get_session_options().intra_op_num_threads == count
+
+
+def test_without_the_operator_the_backend_is_unavailable_in_the_librarys_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with an older library: it does not know what the graph asks for."""
+    installed("onnxruntime-attention")
+    from onnx import NodeProto, helper
+
+    from fullattention.backends import onnxruntime_cpu as runtime
+
+    def unknown(variant: runtime.Variant) -> Iterator[NodeProto]:
+        yield helper.make_node("AttentionToCome", ["q_by_heads"], ["out_by_heads", "a"])
+
+    monkeypatch.setattr(runtime, "operator", unknown)
+    with pytest.raises(UnavailableError, match=r"onnxruntime \d.*AttentionToCome"):
+        runtime.attention("cpu")
 
 
 # OpenVINO.

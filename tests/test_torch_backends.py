@@ -134,7 +134,11 @@ def test_torch_compile_trains_with_its_graph_retained() -> None:
 
 @pytest.mark.parametrize("name", each(n for n in BUILT_IN if n.startswith("torch-")))
 def test_a_backend_attends_alike_after_pickling(name: str) -> None:
-    copy = pickle.loads(pickle.dumps(loaded(name)))
-    x = torch.ones((1, 2, 1, 4))
-    out, _ = FullAttention(False, attention_dropout=0.0, backend=copy)(x, x, x, None)
-    assert torch.equal(out, x)
+    backend = loaded(name)
+    copy = pickle.loads(pickle.dumps(backend))
+    q, k, v = (torch.randn((2, 5, 3, 4)) for _ in range(3))
+    out, again = (
+        FullAttention(False, attention_dropout=0.0, backend=one)(q, k, v, None)[0]
+        for one in (backend, copy)
+    )
+    assert torch.equal(out, again)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,32 @@ def test_a_plain_call_beside_a_forced_kernel_keeps_torchs_choice() -> None:
     finally:
         done.set()
         forcing.join()
+
+
+def test_plain_calls_of_two_threads_run_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = FullAttention(False, attention_dropout=0.0, backend="torch-sdpa")
+    both = threading.Barrier(2, timeout=60)
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def attend_together(*arguments: Any, **named: Any) -> Any:
+        both.wait()  # for ever, or until it breaks, where one thread waits for the other's end
+        return attend(*arguments, **named)
+
+    functional = torch.nn.functional
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend_together)
+    x = torch.ones((2, 16, 2, 8))
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(layer, x, x, x, None) for _ in range(2)]
+    for call in calls:
+        call.result()
+
+
+def test_torch_compile_leaves_a_forced_kernel_as_it_is_and_warns_of_nothing() -> None:
+    """Warnings are errors here."""
+    layer = FullAttention(False, attention_dropout=0.0, backend="torch-sdpa-math")
+    q, k, v = (torch.randn((2, 5, 3, 8)) for _ in range(3))
+    compiled = torch.compile(lambda q, k, v: layer(q, k, v, None)[0] + 1, backend="eager")
+    assert torch.equal(compiled(q, k, v), layer(q, k, v, None)[0] + 1)
 
 
 def test_a_kernel_that_torch_refuses_says_so_in_torchs_words() -> None:

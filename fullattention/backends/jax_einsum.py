@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fullattention.backends import jax_arrays, numpy_arrays
+from fullattention.backends.dropout import kept_factor
 from fullattention.backends.interface import Array, Backend, dtype_name
 from fullattention.backends.precision import DTYPES, accumulator, standard
 
@@ -23,9 +24,9 @@ def attend(
 ) -> tuple[Array, Array | None]:
     """Attend by the compiled formula; see `interface.Attend`."""
     key = jax_arrays.random_key() if dropout else None
-    keep = 1 / (1 - dropout) if dropout < 1 else 0.0
     with jax_arrays.wide(q):
-        out, a = _compiled(q, k, v, hidden, key, scale, dropout, keep, causal, weights)
+        factors = (scale, dropout, kept_factor(dropout))
+        out, a = _compiled(q, k, v, hidden, key, *factors, causal, weights)
     return out, a
 
 

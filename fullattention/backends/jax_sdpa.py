@@ -16,6 +16,7 @@ from fullattention.backends.precision import (
     Precision,
     standard,
 )
+from fullattention.backends.reasons import CLEAN
 
 NO_WEIGHTS = "dot_product_attention does not return weights"
 NO_DROPOUT = "dot_product_attention drops nothing"
@@ -23,7 +24,6 @@ NO_HALF = (
     "XLA's CPU compiler refuses products of halves with float32 sums, some or all by their size"
 )
 NARROWED = "dot_product_attention takes its softmax in float32"
-CLEAN = "a fully hidden row's NaN is filled into V afterwards, so its batch entry's dv stays finite"
 
 
 def attend(

@@ -15,11 +15,13 @@ import numba
 import numpy as np
 
 from fullattention.backends import numpy_arrays
+from fullattention.backends.dropout import kept_factor, threshold
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import (
     Array,
     Backend,
     Shape,
+    Sizes,
     broadcast_strides,
     dtype_name,
 )
@@ -30,7 +32,9 @@ from fullattention.backends.numba_cpu_kernels.exponential import EXP_ULP
 from fullattention.backends.numba_cpu_kernels.rows import ROWS
 from fullattention.backends.numba_cpu_kernels.vector import FUSED, WIDTH
 from fullattention.backends.numba_cpu_kernels.workers import Work
+from fullattention.backends.passes import sizes_of
 from fullattention.backends.precision import DTYPES, Precision, standard
+from fullattention.backends.reasons import ONCE
 
 _KINDS: Mapping[str, tuple[int, int, type[np.floating[Any]]]] = {
     "float64": (memory.NATIVE, 8, np.float64),
@@ -56,6 +60,9 @@ LONGEST, KEYS_IN_CACHE = 128, 96 * 128
 """Keys of a pair, and numbers of all of them with their values, up to which the lanes regime is the
 faster one: it holds those of as many pairs at once as a register has lanes."""
 
+LARGEST_BITS = 2**32 - 1
+"""The largest threshold of dropout that a lane holds. Where it should be one more, the weights that
+pass it are multiplied by 0."""
 
 Direction = Literal["forward", "backward"]
 
@@ -76,7 +83,7 @@ class Plan(NamedTuple):
 def plan(
     direction: Direction,
     dtype: str,
-    sizes: Shape,
+    sizes: Sizes,
     steps: tuple[Shape, Shape, Shape],
     step_size: int,
     hidden: tuple[Shape, Shape] | None,
@@ -90,7 +97,7 @@ def plan(
     Args:
         direction: which pass.
         dtype: of the arrays.
-        sizes: (B, L, S, H, E, D).
+        sizes: of the call's axes.
         steps: strides of q, k and v, in units of `step_size` bytes.
         step_size: see `steps`.
         hidden: shape and strides in bytes of the mask, or None.
@@ -117,7 +124,7 @@ def plan(
         *(step * step_size for strides in steps for step in strides),
         *((0,) * 4 if hidden is None else broadcast_strides(*hidden)),
         *(B * H, chunk, kind, size),
-        *(int(causal), min(round(dropout * 2**32), 2**32 - 1)),
+        *(int(causal), min(threshold(dropout), LARGEST_BITS)),
     )
     return Plan(
         Work(
@@ -145,8 +152,7 @@ def _factors(
     binary = abs(scale) * math.log2(math.e)
     if binary > np.finfo(real).max:  # its product with log2(e) does not fit, its half does
         sign, binary = 2 * sign, abs(scale) / 2 * math.log2(math.e)
-    keep = 1 / (1 - dropout) if dropout < 1 else 0.0
-    factors = Factors(binary=binary, sign=sign, scale=scale, keep=keep)
+    factors = Factors(binary=binary, sign=sign, scale=scale, keep=kept_factor(dropout))
     return tuple(real(factor) for factor in factors)
 
 
@@ -166,14 +172,14 @@ def attend(
     weights: bool,
 ) -> tuple[Array, Array | None]:
     """Attend over NumPy arrays; see `interface.Attend`."""
-    B, L, H, E = q.shape
-    _, S, _, D = v.shape
+    sizes = sizes_of(q, v)
+    B, L, S, H, _, D = sizes
     out = np.empty((B, L, H, D), q.dtype)
     a = np.empty((B, H, L, S), q.dtype) if weights else None
     forward = plan(
         "forward",
         dtype_name(q),
-        (B, L, S, H, E, D),
+        sizes,
         (q.strides, k.strides, v.strides),
         1,
         None if hidden is None else (hidden.shape, hidden.strides),
@@ -234,5 +240,5 @@ def for_torch(device: str) -> Backend:
         precision={dtype: _precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
-        lacks={"double_backward": torch_autograd.ONCE},
+        lacks={"double_backward": ONCE},
     )

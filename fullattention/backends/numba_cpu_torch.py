@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fullattention.backends.interface import dtype_name
+from fullattention.backends.interface import Sizes, dtype_name
 from fullattention.backends.numba_cpu import Direction, Plan, plan
-from fullattention.backends.passes import Options
+from fullattention.backends.passes import Options, sizes_of
 
 
 class TensorKernels:
@@ -23,11 +23,11 @@ class TensorKernels:
         weights: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
         """V (B, L, H, D), the weights (B, H, L, S) or None, and an empty tensor."""
-        B, L, H, _ = q.shape
-        _, S, _, D = v.shape
+        sizes = sizes_of(q, v)
+        B, L, S, H, _, D = sizes
         out = torch.empty((B, L, H, D), dtype=q.dtype)
         a = torch.empty((B, H, L, S), dtype=q.dtype) if weights else None
-        forward = _plan("forward", q, k, v, hidden, options)
+        forward = _plan("forward", sizes, q, k, v, hidden, options)
         forward.run(*map(_address, (q, k, v, hidden, out, a)), 0, 0, 0, 0, 0, options.seed)
         return out, a, _NOTHING
 
@@ -46,7 +46,7 @@ class TensorKernels:
         """Gradients by q, k and v."""
         d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
         arrays = (g_out, g_weights, d_q, d_k, d_v)
-        backward = _plan("backward", q, k, v, hidden, options)
+        backward = _plan("backward", sizes_of(q, v), q, k, v, hidden, options)
         backward.run(*map(_address, (q, k, v, hidden)), 0, 0, *map(_address, arrays), options.seed)
         return d_q, d_k, d_v
 
@@ -65,18 +65,17 @@ def _address(tensor: torch.Tensor | None) -> int:
 
 def _plan(
     direction: Direction,
+    sizes: Sizes,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     hidden: torch.Tensor | None,
     options: Options,
 ) -> Plan:
-    B, L, H, E = q.shape
-    _, S, _, D = v.shape
     return plan(
         direction,
         dtype_name(q),
-        (B, L, S, H, E, D),
+        sizes,
         (q.stride(), k.stride(), v.stride()),
         q.itemsize,
         None if hidden is None else (tuple(hidden.shape), hidden.stride()),

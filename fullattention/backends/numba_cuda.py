@@ -10,10 +10,12 @@ import importlib.metadata
 import importlib.util
 from dataclasses import replace
 
+from fullattention.backends import extras
 from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard
+from fullattention.backends.reasons import ONCE
 
 NAME, TORCH_NAME = "numba-cuda", "numba-cuda-torch"
 
@@ -41,7 +43,7 @@ def require_device(backend: str, device: str) -> str:
         raise UnavailableError(
             backend,
             "numba-cuda is not installed, and Numba's own CUDA target is not used: "
-            "pip install 'fullattention[cuda12]' or 'fullattention[cuda13]'",
+            + extras.command("numba_cuda"),
         )
     from numba import cuda
     from numba.core import config
@@ -103,5 +105,5 @@ def for_torch(device: str) -> Backend:
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
-        lacks={"double_backward": torch_autograd.ONCE, **NO_BFLOAT16},
+        lacks={"double_backward": ONCE, **NO_BFLOAT16},
     )

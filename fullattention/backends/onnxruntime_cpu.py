@@ -12,8 +12,10 @@ import onnxruntime
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from fullattention.backends import numpy_arrays
+from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Array, Attend, Backend, dtype_name
 from fullattention.backends.precision import DTYPES, UNIT_ROUNDOFF, Precision, accumulator, standard
+from fullattention.backends.reasons import leak
 from fullattention.machine.threads import threads_told
 
 OPSET, IR_VERSION = 23, 11
@@ -29,7 +31,6 @@ KINDS = {
 }
 """What NumPy arrays can be handed over; bfloat16 is widened first."""
 
-LEAK = "a NaN or infinite score in a hidden position reaches its row: the operator adds -inf to it"
 NO_DROPOUT = "the Attention operator drops nothing"
 
 
@@ -199,16 +200,34 @@ def backend(device: str) -> Backend:
 
 
 def attention(device: str) -> Backend:
-    """The standard's Attention operator."""
+    """The standard's Attention operator, where this ONNX Runtime has it."""
+    name = "onnxruntime-attention"
+    common = _common(name, device)
+    attend = attend_by(operator)
+    _require_operator(name, attend)
     return Backend(
-        name="onnxruntime-attention",
-        attend=attend_by(operator),
+        name=name,
+        attend=attend,
         precision={dtype: _prescaled(dtype) for dtype in DTYPES},
         masked_rows="zero",
         lacks={**numpy_arrays.LACKS, "dropout": NO_DROPOUT},
-        deviates={"N4": LEAK},
-        **_common("onnxruntime-attention", device),
+        deviates={"N4": leak("the operator")},
+        **common,
     )
+
+
+def _require_operator(backend: str, attend: Attend) -> None:
+    """Ask by one tiny call, which uses all that any call does.
+
+    Raises:
+        UnavailableError: the library refuses it; the reason is its own.
+    """
+    x, hidden = np.zeros((1, 1, 1, 1), np.float32), np.zeros((1, 1, 1, 1), bool)
+    try:
+        attend(x, x, x, hidden=hidden, causal=False, scale=1.0, dropout=0.0, weights=True)
+    except Exception as error:  # its exceptions have no other base
+        reason = f"onnxruntime {onnxruntime.__version__}: {str(error).splitlines()[0]}"
+        raise UnavailableError(backend, reason) from error
 
 
 def _prescaled(dtype: str) -> Precision:

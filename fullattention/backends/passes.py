@@ -18,16 +18,6 @@ class Options:
     """Which weights are dropped depends on it and on the weight's place alone, so that the
     backward pass can drop the same ones. 0 where nothing is dropped."""
 
-    @property
-    def threshold(self) -> int:
-        """A weight is dropped if 32 random bits, read as a number, lie below it."""
-        return round(self.dropout * 2**32)
-
-    @property
-    def kept(self) -> float:
-        """The factor on weights that are not dropped; 0 where all are."""
-        return 0.0 if self.dropout == 1.0 else 1.0 / (1.0 - self.dropout)
-
 
 def sizes_of(q: Array, v: Array) -> Sizes:
     """The sizes of a call with q (B, L, H, E) and v (B, S, H, D)."""

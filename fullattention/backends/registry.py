@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from fullattention.backends import extras
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 
@@ -45,18 +46,6 @@ BUILT_IN: dict[str, str] = {
     "triton": "fullattention.backends.triton_fused:backend",
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
-
-EXTRAS = {
-    "torch": "torch",
-    "ml_dtypes": "suite",
-    "numba": "numba",
-    "onnxruntime": "onnxruntime",
-    "onnx": "onnxruntime",
-    "openvino": "openvino",
-    "jax": "jax",
-    "cupy": "cuda12 or cuda13",
-}
-"""Import name of an optional library -> the extra that brings it."""
 
 
 def names() -> list[str]:
@@ -199,8 +188,8 @@ def _entry_points() -> dict[str, str]:
 
 def _missing(error: ImportError) -> str:
     library = (error.name or "").partition(".")[0]
-    if library in EXTRAS:
-        return f"{library} is not installed: pip install 'fullattention[{EXTRAS[library]}]'"
+    if command := extras.command(library):
+        return f"{library} is not installed: {command}"
     if isinstance(error, ModuleNotFoundError):
         return f"{library} is not installed"
     return f"{library or 'a library'} does not import: {error}"

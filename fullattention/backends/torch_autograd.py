@@ -9,13 +9,11 @@ import torch
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Attend
 from fullattention.backends.passes import Options
+from fullattention.backends.reasons import ONCE
+from fullattention.backends.torch_calls import needs_gradient
 from fullattention.backends.torch_followers import follower
 
 LARGEST_SEED = 2**63 - 1
-
-ONCE = "its backward kernels have no derivative"
-"""Why a backend of such kernels lacks double_backward."""
-
 
 UNSEEN = "its kernels read and write memory by themselves, so torch sees no operation"
 
@@ -138,7 +136,7 @@ def differentiable(name: str, kernels: Kernels) -> Attend:
         options = Options(causal=causal, scale=scale, dropout=dropout, seed=seed)
         # A lazy negation is no part of the memory that kernels read.
         q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
-        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        if needs_gradient(q, k, v):
             out, a = _Attention.apply(q, k, v, hidden, name, kernels, options, weights)  # type: ignore[no-untyped-call]
         else:
             out, a, _ = kernels.forward(q, k, v, hidden, options, weights=weights)

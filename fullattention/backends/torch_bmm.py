@@ -12,6 +12,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from fullattention.backends import torch_arrays, torch_leak
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import DTYPES, Precision, stored
+from fullattention.backends.reasons import NARROW_SCORES
+from fullattention.backends.torch_calls import needs_gradient
 from fullattention.backends.torch_followers import follower
 
 BLOCK_SCORES = 2**19
@@ -56,9 +58,7 @@ def _is_recorded(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor | None
 ) -> bool:
     """Whether torch has to see each step, to differentiate it or for another reason."""
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return True
-    return bool(follower(q, k, v, hidden))
+    return needs_gradient(q, k, v) or bool(follower(q, k, v, hidden))
 
 
 def _blocks(B: int, scores: int) -> Iterator[slice]:
@@ -90,11 +90,7 @@ def _attended(
     a = torch.softmax(scores, -1, out=scores) if in_place else torch.softmax(scores, -1)
     if dropout:
         a = F.dropout(a, dropout)
-    if leaking:
-        lost = torch_leak.lost_rows(a)
-        out = torch.bmm(a.masked_fill(lost, 0.0), _by_head(v)).masked_fill(lost, torch.nan)
-    else:
-        out = torch.bmm(a, _by_head(v))
+    out = torch_leak.weighted_sums(a, _by_head(v), apart=leaking)
     return out.view(B, H, L, D).transpose(1, 2), a.view(B, H, L, S)
 
 
@@ -123,6 +119,6 @@ def backend(device: str) -> Backend:
         seed=torch_arrays.seed,
         precision={dtype: _precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
-        lacks={"wide_scores": "scores are stored in the input's dtype"},
+        lacks={"wide_scores": NARROW_SCORES},
         deviates={"N4": torch_leak.LEAK} if leaking else {},
     )

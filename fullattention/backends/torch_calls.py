@@ -49,6 +49,11 @@ def require_grid(backend: str, B: int, H: int) -> None:
             raise UnsupportedError(backend, "this call", reason)
 
 
+def needs_gradient(*tensors: torch.Tensor) -> bool:
+    """Whether torch is to differentiate by one of a call's tensors."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
 def fit(tensor: torch.Tensor, width: int) -> torch.Tensor:
     """A tensor with zeros appended to its last axis up to a width, and that axis dense in memory.
 

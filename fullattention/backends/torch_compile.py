@@ -9,8 +9,11 @@ from typing import NamedTuple
 import torch
 
 from fullattention.backends import torch_arrays, torch_inductor, torch_leak
+from fullattention.backends.dropout import kept_factor
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import DTYPES, stored
+from fullattention.backends.reasons import NARROW_SCORES
+from fullattention.backends.torch_calls import needs_gradient
 from fullattention.backends.torch_inductor import Axes, number
 
 NAME = "torch-compile"
@@ -63,9 +66,10 @@ def attend(
     mask = None if hidden is None else _mask_by_head(hidden, B, H)
     variant = _variant(q, k, v, mask, causal, dropout > 0, weights, leaking)
     steps = _steps if traced else compiled(variant)
-    kept = 1.0 / (1.0 - dropout) if dropout < 1 else 0.0
-    factor, p, kept_factor = (number(x, torch.float64, q.device) for x in (scale, dropout, kept))
-    out, a = steps(q, k, v, mask, factor, p, kept_factor, variant)
+    factor, p, kept = (
+        number(x, torch.float64, q.device) for x in (scale, dropout, kept_factor(dropout))
+    )
+    out, a = steps(q, k, v, mask, factor, p, kept, variant)
     return (
         out.view(B, H, L, -1).transpose(1, 2),
         None if a is None else a.view(B, H, L, -1),
@@ -91,10 +95,9 @@ def _variant(
 ) -> Variant:
     N, L, E = q.shape
     _, S, D = v.shape
-    recorded = torch.is_grad_enabled()
     return Variant(
         q.dtype,
-        (recorded and q.requires_grad, recorded and k.requires_grad, recorded and v.requires_grad),
+        (needs_gradient(q), needs_gradient(k), needs_gradient(v)),
         (N == 1, L == 1, S == 1, E == 1, D == 1),
         None if mask is None else tuple(n == 1 for n in mask.shape),
         causal,
@@ -149,11 +152,7 @@ def _steps(
     a = torch.softmax(scale * scores, dim=-1)
     if variant.dropout:
         a = a * kept * (torch.rand_like(a) >= dropout)
-    if variant.apart:
-        lost = torch_leak.lost_rows(a)
-        out = torch.bmm(a.masked_fill(lost, 0.0), v).masked_fill(lost, torch.nan)
-    else:
-        out = torch.bmm(a, v)
+    out = torch_leak.weighted_sums(a, v, apart=variant.apart)
     return out, a if variant.weights else None
 
 
@@ -174,7 +173,7 @@ def backend(device: str) -> Backend:
         masked_rows="nan",
         lacks={
             "double_backward": ONCE,
-            "wide_scores": "scores are stored in the input's dtype",
+            "wide_scores": NARROW_SCORES,
         },
         deviates={"N4": torch_leak.LEAK} if leaking else {},
     )

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from fullattention.backends import torch_arrays, torch_leak
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import DTYPES, stored
+from fullattention.backends.reasons import NARROW_SCORES
 from fullattention.backends.torch_followers import follower
 
 
@@ -63,6 +64,6 @@ def backend(device: str) -> Backend:
         seed=torch_arrays.seed,
         precision={dtype: stored(dtype) for dtype in DTYPES},
         masked_rows="nan",
-        lacks={"wide_scores": "scores are stored in the input's dtype"},
+        lacks={"wide_scores": NARROW_SCORES},
         deviates={"N4": torch_leak.LEAK} if leaking else {},
     )

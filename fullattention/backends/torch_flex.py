@@ -13,6 +13,7 @@ from fullattention.backends import torch_arrays, torch_inductor
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Backend, broadcast_strides
 from fullattention.backends.precision import flash
+from fullattention.backends.torch_calls import needs_gradient
 from fullattention.backends.torch_inductor import Axes, by_head, number
 
 NAME = "torch-flex"
@@ -53,7 +54,7 @@ def attend(
     B, L, H, _ = q.shape
     D = v.shape[3]
     if q.is_cpu:
-        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        if needs_gradient(q, k, v):
             raise UnsupportedError(NAME, "gradient", INFERENCE)
         q, k, v = q.detach(), k.detach(), v.detach()  # it looks at requires_grad alone
     q, k, v = (by_head(_filled(x))[:, None] for x in (q, k, v))

@@ -23,6 +23,17 @@ def leaks() -> bool:
     return bool(product[0, 2].isnan().any())
 
 
+def weighted_sums(a: torch.Tensor, v: torch.Tensor, *, apart: bool) -> torch.Tensor:
+    """The batched product of weights (N, L, S) and values (N, S, D).
+
+    `apart` keeps rows of NaN out of it, and puts them back after it.
+    """
+    if not apart:
+        return torch.bmm(a, v)
+    lost = lost_rows(a)
+    return torch.bmm(a.masked_fill(lost, 0.0), v).masked_fill(lost, torch.nan)
+
+
 def lost_rows(a: torch.Tensor) -> torch.Tensor:
     """Rows (..., 1) of weights that are NaN.
 

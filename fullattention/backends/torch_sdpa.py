@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,16 +16,17 @@ from fullattention.backends import torch_arrays
 from fullattention.backends.errors import UnavailableError, UnsupportedError
 from fullattention.backends.interface import Array, Attend, Backend
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
+from fullattention.backends.reasons import CLEAN, leak
+from fullattention.backends.shared_lock import SharedLock
 from fullattention.backends.torch_calls import fit
 
-LEAK = "a NaN or infinite score in a hidden position reaches its row: torch adds -inf to it"
-CLEAN = "a fully hidden row's NaN is filled into V afterwards, so its batch entry's dv stays finite"
 ONCE = "torch's fused backward kernels have no derivative"
 NO_WEIGHTS = "scaled_dot_product_attention does not return weights"
 
-ONE_CHOICE = threading.RLock()
-"""Held during each call: which kernels are allowed is a setting of the process, so a thread that
-forces one would force it on the others, and might restore what another had set."""
+CHOICE = SharedLock()
+"""Shared by calls that leave the choice to torch, held alone by those that force a kernel: which
+kernels are allowed is a setting of the process, so a thread that forces one would force it on the
+others, and might restore what another had set."""
 
 
 def attend(
@@ -42,7 +42,7 @@ def attend(
 ) -> tuple[Array, Array | None]:
     """Attend by whichever kernel torch picks; see `interface.Attend`."""
     # torch.compile cannot trace a lock, and would leave the call out of its graph.
-    with contextlib.nullcontext() if torch.compiler.is_compiling() else ONE_CHOICE:
+    with contextlib.nullcontext() if torch.compiler.is_compiling() else CHOICE:
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),
@@ -55,11 +55,11 @@ def attend(
     return out.transpose(1, 2), None
 
 
-def _attend_forced(
+def _attend_alone(
     name: str, kernel: str, q: Array, k: Array, v: Array, **options: Any
 ) -> tuple[Array, Array | None]:
     def call() -> tuple[Array, Array | None]:
-        with ONE_CHOICE, sdpa_kernel(getattr(SDPBackend, kernel)):
+        with CHOICE.alone(), sdpa_kernel(getattr(SDPBackend, kernel)):
             return attend(q, k, v, **options)
 
     try:
@@ -68,6 +68,16 @@ def _attend_forced(
         if "No available kernel" not in str(error) and "No viable backend" not in str(error):
             raise
         raise UnsupportedError(name, "this call", _reason(call, error)) from error
+
+
+_attend_uncompiled = torch.compiler.disable(_attend_alone)  # type: ignore[no-untyped-call]
+
+
+def _attend_forced(*arguments: Any, **options: Any) -> tuple[Array, Array | None]:
+    """Attend by one kernel; torch.compile would try to trace the lock, and warn that it cannot."""
+    if torch.compiler.is_compiling():
+        return _attend_uncompiled(*arguments, **options)  # type: ignore[no-any-return]
+    return _attend_alone(*arguments, **options)
 
 
 def _forced(name: str, kernel: str) -> Attend:
@@ -160,7 +170,7 @@ def _backend(
         precision={dtype: precision(dtype) for dtype in taken},
         masked_rows="zero",
         lacks={"weights": NO_WEIGHTS, **({"double_backward": ONCE} if fused else {}), **refusals},
-        deviates={} if "mask" in refusals else {"N4": LEAK, "G3": CLEAN},
+        deviates={} if "mask" in refusals else {"N4": leak("torch"), "G3": CLEAN},
     )
 
 

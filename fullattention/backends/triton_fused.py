@@ -13,6 +13,7 @@ from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard, tensor_cores
+from fullattention.backends.reasons import ONCE
 
 NAME = "triton"
 
@@ -74,5 +75,5 @@ def backend(device: str) -> Backend:
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
-        lacks={"double_backward": torch_autograd.ONCE, **NO_FLOAT64},
+        lacks={"double_backward": ONCE, **NO_FLOAT64},
     )

@@ -7,6 +7,7 @@ import torch
 from fullattention.backends import torch_arrays
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import flash
+from fullattention.backends.reasons import ONCE, leak
 from fullattention.backends.torch_calls import (
     by_positive_scale,
     fit,
@@ -21,14 +22,14 @@ ALIGNMENT = 8
 
 LACKS = {
     "weights": "memory_efficient_attention does not return weights",
-    "double_backward": "its backward kernels have no derivative",
+    "double_backward": ONCE,
     "determinism": "xFormers says that its operators may be nondeterministic",
     "float64": "its kernels take float32 and half types",
 }
 
 DEVIATES = {
     "G3": "the layer lets it see no fully hidden row, so that batch entry's dv stays finite",
-    "N4": "a NaN or infinite score in a hidden position reaches its row: xFormers adds -inf to it",
+    "N4": leak("xFormers"),
 }
 
 

@@ -17,6 +17,7 @@ LIBRARIES = (
     "torch",
     "numba",
     "numba-cuda",
+    "llvmlite",
     "cupy-cuda12x",
     "cupy-cuda13x",
     "jax",
@@ -25,6 +26,8 @@ LIBRARIES = (
     "openvino",
     "mkl",
     "triton",
+    "flash-attn",
+    "xformers",
 )
 """Distributions that do or compile the arithmetic of a backend."""
 

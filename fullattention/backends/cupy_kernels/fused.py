@@ -12,6 +12,7 @@ from fullattention.backends.cupy_kernels.passes import FusedKernels, Runtime
 from fullattention.backends.interface import Array, Arrays, Attend, Backend
 from fullattention.backends.passes import Options
 from fullattention.backends.precision import DTYPES, Precision, standard, tensor_cores
+from fullattention.backends.reasons import ONCE
 
 
 def precision(dtype: str) -> Precision:
@@ -79,7 +80,7 @@ def with_gradient(
         device,
         version,
         torch_arrays.seed,
-        {"double_backward": torch_autograd.ONCE, **lacks},
+        {"double_backward": ONCE, **lacks},
     )
 
 

@@ -15,6 +15,7 @@ from fullattention.backends.cupy_kernels.launch import (
     forward_kernel,
     plan,
 )
+from fullattention.backends.dropout import kept_factor, threshold
 from fullattention.backends.errors import LimitError, UnsupportedError
 from fullattention.backends.interface import Array, Shape, Sizes, broadcast_strides, dtype_name
 from fullattention.backends.passes import Options, sizes_of
@@ -144,8 +145,8 @@ class FusedKernels:
         values += (view(rows[name]).address if name in rows else 0 for name in ROWS)
         values += sizes
         values += (options.causal, launch.heads_log2, launch.tile, launch.row_blocks)
-        values += (options.seed, options.threshold)
-        values += (options.scale, options.kept)
+        values += (options.seed, threshold(options.dropout))
+        values += (options.scale, kept_factor(options.dropout))
         return packed(values)
 
 

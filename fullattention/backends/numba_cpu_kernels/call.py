@@ -48,7 +48,7 @@ class Call(NamedTuple):
     pairs: int
     """B * H."""
     chunk: int
-    """Queries that one step of the rows regime takes."""
+    """Queries that are taken at a time: from one pair by rows, from each lane's pair by lanes."""
     kind: int
     """How numbers are stored, as `memory` counts it."""
     size: int

@@ -11,6 +11,7 @@ from typing import Any
 from numba import cuda
 from numba.core import types
 
+from fullattention.backends.dropout import kept_factor, threshold
 from fullattention.backends.errors import LimitError
 from fullattention.backends.interface import Array, Sizes
 from fullattention.backends.numba_cuda_kernels.kernels import (
@@ -254,11 +255,10 @@ def launch(
     validate(plan)
     c = plan.constants
     real = numpy_real(c)
-    keep = real(1 / (1 - dropout) if dropout < 1 else 0)
     arguments = (
         *arrays,
         real(scale),
-        (keep, threshold(dropout), seed & LOW, seed >> 32),
+        (real(kept_factor(dropout)), threshold(dropout), seed & LOW, seed >> 32),
         tuple(int(n > 1) for n in mask.shape),  # an index is 0 along an axis of one entry
         *((plan.batches,) if plan.factory is rows else ()),
     )
@@ -275,11 +275,6 @@ def configured(plan: Plan, stream: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return compiled(plan.factory, plan.constants)[plan.grid, plan.block, stream, plan.dynamic]
-
-
-def threshold(dropout: float) -> int:
-    """Random numbers of 32 bits below it drop their weight."""
-    return round(dropout * 2**32)
 
 
 def mask_kind(hidden: Array | None, causal: bool) -> int:

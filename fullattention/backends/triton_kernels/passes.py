@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fullattention.backends.dropout import kept_factor, threshold
 from fullattention.backends.interface import Shape, Sizes, broadcast_strides, dtype_name
 from fullattention.backends.passes import Options, sizes_of
 from fullattention.backends.triton_kernels.kernels import (
@@ -142,7 +143,8 @@ def _empty(shape: Shape, like: torch.Tensor, dtype: torch.dtype | None = None) -
 def _numbers(sizes: Sizes, options: Options) -> tuple[float, ...]:
     """The arguments `VARYING` of every kernel."""
     B, L, S, H, _, _ = sizes
-    return (B * H, H, L, S, options.scale, options.seed, options.threshold, options.kept)
+    p = options.dropout
+    return (B * H, H, L, S, options.scale, options.seed, threshold(p), kept_factor(p))
 
 
 def _constants(sizes: Sizes, options: Options, cut: Tiles) -> dict[str, Any]:

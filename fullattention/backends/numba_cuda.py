@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 from dataclasses import replace
 
-from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cuda_errors import attributed, attributed_passes
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard
@@ -94,8 +94,8 @@ def for_torch(device: str) -> Backend:
     return Backend(
         name=TORCH_NAME,
         version=version,
-        attend=attributed(
-            TORCH_NAME, torch_autograd.differentiable(TORCH_NAME, passes.TorchKernels())
+        attend=torch_autograd.differentiable(
+            TORCH_NAME, attributed_passes(TORCH_NAME, passes.TorchKernels())
         ),
         arrays=torch_arrays.ARRAYS,
         device=device,

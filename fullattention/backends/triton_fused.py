@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 
-from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cuda_errors import attributed_passes
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard, tensor_cores
@@ -67,7 +67,7 @@ def backend(device: str) -> Backend:
     return Backend(
         name=NAME,
         version=version,
-        attend=attributed(NAME, torch_autograd.differentiable(NAME, TritonKernels())),
+        attend=torch_autograd.differentiable(NAME, attributed_passes(NAME, TritonKernels())),
         arrays=torch_arrays.ARRAYS,
         device=device,
         seed=torch_arrays.seed,

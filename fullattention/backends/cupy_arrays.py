@@ -21,10 +21,6 @@ from fullattention.backends.interface import (
     own_reshape,
 )
 
-LACKS = dict.fromkeys(("gradient", "double_backward"), "CuPy does not differentiate")
-"""What no backend does that leaves the gradient to CuPy."""
-
-
 BFLOAT16_SINCE = 80
 """Compute capability, times ten, whose instructions round to bfloat16."""
 

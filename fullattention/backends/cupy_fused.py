@@ -14,6 +14,7 @@ from fullattention.backends.cupy_kernels import fused
 from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, Setting, source
 from fullattention.backends.cupy_kernels.launch import USUAL_SHARED, Launch, Limits
 from fullattention.backends.cupy_kernels.passes import View
+from fullattention.backends.declared import DECLARED
 from fullattention.backends.interface import Array, Backend, Shape, dtype_name
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def backend(device: str) -> Backend:
         cupy_arrays.ARRAYS,
         device=device,
         version=cupy.__version__,
-        lacks={**cupy_arrays.LACKS, **cupy_arrays.missing_dtypes(device)},
+        lacks={**DECLARED[name].lacks, **cupy_arrays.missing_dtypes(device)},
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from fullattention.backends.alignment import require_aligned
 from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.cupy_kernels.kernels import ELEMENTS, STANDARD
+from fullattention.backends.declared import DECLARED
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import (
     Array,
@@ -22,7 +23,6 @@ from fullattention.backends.interface import (
     dtype_name,
 )
 from fullattention.backends.precision import (
-    DTYPES,
     Precision,
     accumulator,
     standard,
@@ -283,7 +283,7 @@ def backend(device: str) -> Backend:
         with q.device:
             return attend(q, k, v, **options)
 
-    missing = cupy_arrays.missing_dtypes(device)
+    declared, missing = DECLARED[NAME], cupy_arrays.missing_dtypes(device)
     return Backend(
         name=NAME,
         version=cupy.__version__,
@@ -291,7 +291,7 @@ def backend(device: str) -> Backend:
         arrays=cupy_arrays.ARRAYS,
         device=device,
         seed=functools.partial(cupy_arrays.seed, device=device),
-        precision={dtype: precision(dtype) for dtype in DTYPES if dtype not in missing},
+        precision={dtype: precision(dtype) for dtype in declared.dtypes if dtype not in missing},
         masked_rows="nan",
-        lacks={**cupy_arrays.LACKS, **missing},
+        lacks={**declared.lacks, **missing},
     )

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
+from fullattention.backends.declared import OWN_BACKWARD
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Attend
 from fullattention.backends.passes import Options
@@ -13,7 +14,7 @@ from fullattention.backends.torch_followers import follower
 
 LARGEST_SEED = 2**63 - 1
 
-ONCE = "its backward kernels have no derivative"
+ONCE = OWN_BACKWARD["double_backward"]
 """Why a backend of such kernels lacks double_backward."""
 
 

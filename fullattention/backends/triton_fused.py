@@ -10,15 +10,14 @@ import importlib.util
 from dataclasses import replace
 
 from fullattention.backends.cuda_errors import attributed_passes
+from fullattention.backends.declared import DECLARED
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard, tensor_cores
 
 NAME = "triton"
 
-DTYPES = ("float32", "float16", "bfloat16")
-
-NO_FLOAT64 = {"float64": "Triton's compiler fails on chained products of float64"}
+DTYPES = DECLARED[NAME].dtypes
 
 SMALLEST_TILE = 16
 """Keys between two rescalings of the online softmax."""
@@ -74,5 +73,5 @@ def backend(device: str) -> Backend:
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
-        lacks={"double_backward": torch_autograd.ONCE, **NO_FLOAT64},
+        lacks=DECLARED[NAME].lacks,
     )

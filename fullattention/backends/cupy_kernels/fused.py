@@ -9,6 +9,7 @@ from fullattention.backends import numpy_arrays
 from fullattention.backends.cuda_errors import attributed, attributed_passes
 from fullattention.backends.cupy_kernels.kernels import FORWARD_STEP
 from fullattention.backends.cupy_kernels.passes import FusedKernels, Runtime
+from fullattention.backends.declared import OWN_BACKWARD
 from fullattention.backends.interface import Array, Arrays, Attend, Backend
 from fullattention.backends.passes import Options
 from fullattention.backends.precision import DTYPES, Precision, standard, tensor_cores
@@ -79,7 +80,7 @@ def with_gradient(
         device,
         version,
         torch_arrays.seed,
-        {"double_backward": torch_autograd.ONCE, **lacks},
+        {**OWN_BACKWARD, **lacks},
     )
 
 

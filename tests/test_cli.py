@@ -130,6 +130,9 @@ def test_backends_lists_every_name_with_capabilities_or_reasons(
     for name in ("cupy-matmul", "cupy-fused", "numba-cuda", "triton"):
         assert entries[name]["devices"] == []
         assert entries[name]["reasons"]["cpu"]
+        assert "float32" in entries[name]["dtypes"]
+        assert "weights" in entries[name]["capabilities"]
+        assert entries[name]["lacks"]["double_backward"]
     assert main(["backends"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in entries)

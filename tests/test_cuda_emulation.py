@@ -14,7 +14,12 @@ import pytest
 from fullattention import FullAttention, UnsupportedError
 from fullattention.backends import numpy_arrays
 from fullattention.backends.cupy_kernels import fused
+from fullattention.backends.cupy_kernels.kernels import KERNELS, source
+from fullattention.backends.interface import Sizes
 from fullattention.conformance import check
+from fullattention.conformance.case import Case, Failed, NotHere
+from fullattention.conformance.limits import far_apart
+from fullattention.conformance.subject import load_subject
 from fullattention.records import Verdict
 from tests.emulation import backends
 from tests.emulation.emulator import EmulationError, Emulator
@@ -41,6 +46,42 @@ def test_strides_and_counts_are_right(only: str) -> None:
         backends.numpy_first_to_last("cpu"), level="standard", dtypes=("float32",), only=only
     )
     assert not [one for one in verdict.results if one.status == "failed"]
+
+
+FAR = {
+    "attend": Case(mask="random/B1LS"),
+    "attend_by_tensor_cores": Case(dtype="float16", shape=Sizes(2, 64, 64, 1, 16, 16)),
+}
+"""Kernel -> a call that it serves, of two batch entries."""
+
+
+def far(emulator: Emulator, case: Case) -> float:
+    """The error over the bound where 2^31 elements lie between the batch entries."""
+    try:
+        return far_apart(load_subject(backends.for_numpy(emulator)), case)
+    except NotHere as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("kernel", FAR)
+def test_offsets_beyond_32_bits_are_right(kernel: str) -> None:
+    emulator = Emulator()
+    assert far(emulator, FAR[kernel]) <= 1
+    assert {launch.kernel for launch in emulator.launches} == {kernel}
+
+
+@pytest.mark.parametrize("kernel", FAR)
+@pytest.mark.parametrize("array", ["q", "k"])
+def test_offsets_of_32_bits_are_convicted(kernel: str, array: str) -> None:
+    old, new = {
+        "q": ("return place.b * array.b +", "return int(place.b * array.b) +"),
+        "k": ("[slot] = b * first.b +", "[slot] = int(b * first.b) +"),
+    }[array]
+    if kernel == "attend_by_tensor_cores" and array == "q":
+        old, new = "query_pair(call, b * call.q.b +", "query_pair(call, int(b * call.q.b) +"
+    assert old in source(KERNELS[kernel])
+    with pytest.raises((Failed, EmulationError)):
+        far(Emulator(edit=lambda text: text.replace(old, new)), FAR[kernel])
 
 
 def layer(emulator: Emulator, **options: Any) -> FullAttention:
@@ -117,6 +158,37 @@ def test_more_features_than_the_kernels_hold_are_refused(size: str) -> None:
     q, v = drawn(1, 3, 1, 513 if size == "E" else 8), drawn(1, 3, 1, 513 if size == "D" else 8)
     with pytest.raises(UnsupportedError, match=f"{size} = 513: at most 512"):
         layer(Emulator(), mask_flag=False)(q, q, v, None)
+
+
+def apart(x: np.ndarray, spare: int, shift: int = 0) -> np.ndarray:
+    """The same numbers with spare bytes after each row of features, from a shifted address on."""
+    *rows, E = x.shape
+    row = E * x.itemsize + spare
+    memory = np.zeros(shift + row * int(np.prod(rows)), np.uint8)
+    strides = (row * rows[1] * rows[2], row * rows[2], row, x.itemsize)
+    view = np.ndarray(x.shape, x.dtype, memory, shift, strides)
+    view[...] = x
+    return view
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("spare_and_shift", [(1, 0), (0, 2)])
+def test_elements_that_no_gpu_can_load_are_refused(
+    name: str, spare_and_shift: tuple[int, int]
+) -> None:
+    arrays = {"q": drawn(2, 5, 3, 8), "k": drawn(2, 5, 3, 8), "v": drawn(2, 5, 3, 8)}
+    arrays[name] = apart(arrays[name], *spare_and_shift)
+    with pytest.raises(
+        UnsupportedError, match=f"{name} lies at .*: they must be multiples of .* 4"
+    ):
+        layer(Emulator(), mask_flag=False)(*arrays.values(), None)
+
+
+def test_whole_elements_apart_are_served() -> None:
+    q, k, v = (drawn(2, 5, 3, 8) for _ in "qkv")
+    want, _ = layer(Emulator(), mask_flag=False)(q, k, v, None)
+    got, _ = layer(Emulator(), mask_flag=False)(apart(q, 4), apart(k, 12, 4), apart(v, 0, 8), None)
+    assert np.array_equal(got, want)
 
 
 def test_the_widest_features_are_served() -> None:

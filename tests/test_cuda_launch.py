@@ -20,8 +20,8 @@ from fullattention.backends.cupy_kernels.launch import (
 from fullattention.backends.errors import LimitError
 from fullattention.backends.interface import Sizes
 from fullattention.bench.workloads import CATALOGUE
+from tests.cuda_settings import H200
 
-H200 = Limits(threads=1024, shared=227 * 1024, tensor_cores=True)
 OLD = Limits(threads=1024, shared=64 * 1024, tensor_cores=False)
 """The least of the GPUs since Volta."""
 

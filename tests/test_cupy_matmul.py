@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from fullattention.backends import cupy_matmul
-from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.cupy_kernels.kernels import STANDARD
 from fullattention.backends.cupy_matmul import Operand, products
-from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Backend, dtype_name
 from fullattention.backends.precision import DTYPES, accumulator
 from fullattention.backends.staged import Softmax, Stages, attend_in
@@ -225,20 +223,6 @@ def test_arrays_that_cublas_can_read_are_not_copied() -> None:
     assert len(list(products(heads_first, q.transpose(0, 2, 3, 1), scores, refuse))) == 3
     dense = DeviceArray(np.zeros((5, 3, 4, 8), np.float32))
     assert len(list(products(dense, dense.transpose(0, 1, 3, 2), scores, refuse))) == 1
-
-
-def test_an_error_names_the_backend_in_whose_call_it_showed() -> None:
-    def fails(error: Any, k: Any, v: Any, **options: Any) -> Any:
-        raise error
-
-    faulty: Any = fails
-    attend: Any = attributed("some-backend", faulty)
-    with pytest.raises(MemoryError) as caught:
-        attend(MemoryError("7 bytes"), None, None)
-    assert "backend 'some-backend'" in caught.value.__notes__[0]
-    with pytest.raises(UnsupportedError) as refused:
-        attend(UnsupportedError("some-backend", "mask", "why"), None, None)
-    assert not hasattr(refused.value, "__notes__")
 
 
 MIXING: dict[str, Callable[[Any], object]] = {

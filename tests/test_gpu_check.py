@@ -37,6 +37,104 @@ def test_without_a_device_it_ends_with_a_table_and_exit_status_3(tmp_path: Path)
     assert [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
 
 
+# All steps, where there is a device: a stand-in notes them in their order.
+
+BUDGET = 60_000
+"""Seconds: so many that a busy machine's delays are nothing."""
+
+COMPILING, OTHER, OURS = "torch-compile", "torch-sdpa", "cupy-fused"
+LISTED = {
+    COMPILING: {"reason": "", "compiles": True},
+    OTHER: {"reason": "", "compiles": False},
+    "xformers": {"reason": "not installed", "compiles": False},
+    OURS: {"reason": "", "compiles": False},
+}
+
+
+def run_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, devices: int = 1, **statuses: int
+) -> tuple[int, list[list[str]]]:
+    """The exit status of the whole, and the steps in their order: name, backend and seconds."""
+    plan = {"backends": LISTED, "statuses": {k.replace("__", " "): v for k, v in statuses.items()}}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    stand_in = Path(__file__).parent / "gpu_steps_stand_in.py"
+    monkeypatch.setattr(gpu_check, "STEPS", (sys.executable, str(stand_in)))
+    monkeypatch.setattr(gpu_check, "devices", lambda: devices)
+    monkeypatch.setattr(gpu_check.os, "cpu_count", lambda: 1)
+    status = gpu_check.main(["--out", str(folder), "--budget", f"{BUDGET}"])
+    lines = (folder / "order.txt").read_text().splitlines()
+    return status, [line.split(" ") for line in lines]
+
+
+def sanitizer(folder: Path) -> str:
+    """A program that runs what it is to watch."""
+    path = folder / "compute-sanitizer"
+    path.write_text('#!/bin/sh\nshift 4\nexec "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_our_own_backends_come_first_and_timing_has_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: sanitizer(tmp_path))
+    status, steps = run_all(tmp_path, monkeypatch)
+    assert status == gpu_check.RIGHT
+    each = [OURS, OTHER, COMPILING]
+    assert [(name, backend) for name, backend, _ in steps] == [
+        ("backends", ""),
+        ("ceilings", ""),
+        *[("conformance", backend) for backend in each],
+        *[(n, b) for n in ("nan-allocations", "side-stream", "graph") for b in each],
+        *[("small-set", OURS)] * len(gpu_check.SANITIZER_TOOLS),
+        *[("times", backend) for backend in each],
+    ]
+    seconds = [int(given) for name, _, given in steps if name == "times"]
+    # The first has a third of what is left, which is at least the share that was kept for it.
+    kept, most = gpu_check.TIMED * BUDGET, BUDGET
+    assert kept / 3 * gpu_check.AT_WORK - 60 <= seconds[0] <= most / 3 * gpu_check.AT_WORK
+    assert seconds == sorted(seconds)  # who takes less leaves it to the others
+    printed = capsys.readouterr().out.rpartition("\n\n")[2]
+    assert "load             xformers       not run" in printed
+    assert "memcheck         cupy-fused     ok" in printed
+    assert printed.strip().endswith(f"{len(steps)} ok, 1 not run")
+
+
+@pytest.mark.parametrize("step", [f"times__{OURS}", f"graph__{OTHER}", "ceilings", "backends"])
+def test_one_step_that_fails_makes_the_whole_wrong(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, steps = run_all(tmp_path, monkeypatch, **{step: 1})
+    assert status == gpu_check.WRONG
+    assert (len(steps) == 1) == (step == "backends")  # the others go on
+
+
+def test_a_step_that_cannot_be_tried_is_not_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _ = run_all(tmp_path, monkeypatch, **{f"graph__{OTHER}": NOT_RUN})
+    assert status == gpu_check.RIGHT
+
+
+@pytest.mark.parametrize(("crashed", "wanted"), [(0, NO_DEVICE), (1, gpu_check.WRONG)])
+def test_without_a_device_only_what_looks_for_backends_can_be_wrong(
+    crashed: int, wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, steps = run_all(tmp_path, monkeypatch, devices=0, backends=crashed)
+    assert status == wanted
+    assert len(steps) == 1
+
+
+def test_proofs_leave_the_share_of_the_timing_alone(tmp_path: Path) -> None:
+    run = Run(tmp_path, budget=60)
+    run.kept = 60
+    (outcome,) = run.together(steps_of(works="print('fine')"))
+    assert outcome.status == "not run"
+    run.kept = 0
+    (outcome,) = run.together(steps_of(works="print('fine')"))
+    assert outcome.status == "ok"
+
+
 def steps_of(**programs: str) -> list[Step]:
     return [
         Step(name, "", (sys.executable, "-c", program), 0.5 if name == "hangs" else 30)

@@ -13,7 +13,7 @@ from textwrap import dedent
 
 import pytest
 
-from fullattention import Backend, UnavailableError, load, names
+from fullattention import Backend, InvalidInputError, UnavailableError, load, names
 from fullattention.backends import extras, registry
 from fullattention.backends.registry import BUILT_IN, load_object
 
@@ -115,10 +115,40 @@ def test_what_is_no_backend_is_a_type_error(spec: str) -> None:
         load(spec)
 
 
-@pytest.mark.parametrize(("spec", "words"), [("math:sqrt", "raised"), ("json:dumps", "not a Ba")])
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("math:sqrt", "'math:sqrt' is no function of a device: .* raised TypeError"),
+        ("json:dumps", "not a Backend"),
+    ],
+)
 def test_what_makes_no_backend_is_a_type_error(spec: str, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         load(spec)
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "TypeError", "ValueError"])
+def test_a_backend_that_fails_to_load_says_what_it_raised(error: str, folder: Path) -> None:
+    text = f"""
+        def backend(device):
+            raise {error}("driver too old")
+    """
+    words = f"called with 'cpu' it raised {error}: driver too old"
+    with pytest.raises(UnavailableError, match=words):
+        load(write(folder / "failing.py", text))
+
+
+def test_a_function_without_an_argument_is_no_function_of_a_device(folder: Path) -> None:
+    with pytest.raises(TypeError, match=r"is no function of a device: .* 0 positional arguments"):
+        load(write(folder / "nullary.py", "def backend(): ..."))
+
+
+@pytest.mark.parametrize("device", ["cuda:x", "cuda:-1", "cuda:", "", "CUDA", "cuda:01", ":0"])
+def test_what_is_no_device_is_refused_by_name(device: str) -> None:
+    """Whether or not the backend would look at it."""
+    for name in ("numba-cuda", "numpy-matmul"):
+        with pytest.raises(InvalidInputError, match=f"device is '{device}': a kind"):
+            load(name, device)
 
 
 def test_a_file_stands_for_its_only_backend(folder: Path) -> None:

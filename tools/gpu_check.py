@@ -1,7 +1,8 @@
 """Proves on a machine with a GPU what none without one can: `python tools/gpu_check.py --out DIR`.
 
 Runs in a bare checkout. Each step has a process of its own, a time limit and a log, so that what
-hangs or crashes costs that step alone; the whole ends within the budget, and prints one table last.
+hangs or crashes costs that step alone; the whole ends within the budget, of which timing has its
+share whatever the proofs take, and prints one table last.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 STEPS = (sys.executable, str(HERE / "gpu_steps.py"))
@@ -32,8 +34,15 @@ NOT_RUN = 4
 BUDGET = 460.0
 """Seconds for everything."""
 
+TIMED = 0.5
+"""Share of the budget that nothing but `times` may use."""
+
+AT_WORK = 0.8
+"""Share of a backend's time after which it begins no workload more: the last one takes a while."""
+
 OURS = ("cupy-", "numba-cuda", "triton")
-"""Beginnings of the names of backends with kernels of our own, which the sanitizer watches."""
+"""Beginnings of the names of backends with kernels of our own: they come first, and the sanitizer
+watches them."""
 
 SANITIZER_TOOLS = ("memcheck", "racecheck")
 
@@ -68,14 +77,16 @@ class Run:
 
     def __init__(self, out: Path, budget: float) -> None:
         self.out = out
+        self.kept = 0.0
+        """Seconds of the budget that steps leave alone."""
         self.end = time.monotonic() + budget
         self.outcomes: list[Outcome] = []
         (out / "logs").mkdir(parents=True, exist_ok=True)
 
     @property
     def left(self) -> float:
-        """Seconds of the budget."""
-        return self.end - time.monotonic()
+        """Seconds of the budget that steps may use."""
+        return self.end - self.kept - time.monotonic()
 
     def together(self, steps: Iterable[Step], at_once: int = 1) -> list[Outcome]:
         """Run steps, so many at a time."""
@@ -151,6 +162,8 @@ def step(name: str, backend: str, out: Path, timeout: float, *before: str) -> St
 def check(run: Run, backends: Sequence[str]) -> None:
     """All steps, in the order of what they are worth; what is timed has the machine to itself."""
     several = max(1, (os.cpu_count() or 2) // 2)
+    run.kept = TIMED * run.left
+    run.together([step("ceilings", "", run.out, 60)])
     run.together((step("conformance", name, run.out, 200) for name in backends), several)
     run.together(
         (
@@ -160,10 +173,13 @@ def check(run: Run, backends: Sequence[str]) -> None:
         ),
         several,
     )
-    run.together([step("ceilings", "", run.out, 60)])
     _sanitize(run, [name for name in backends if name.startswith(OURS)])
+    run.kept = 0.0
     for index, name in enumerate(backends):
-        run.together([step("times", name, run.out, run.left / (len(backends) - index))])
+        share = run.left / (len(backends) - index)
+        timing = step("times", name, run.out, share)
+        seconds = ("--seconds", f"{max(0.0, AT_WORK * share):.0f}")
+        run.together([replace(timing, command=(*timing.command, *seconds))])
 
 
 def _sanitize(run: Run, backends: Sequence[str]) -> None:
@@ -206,21 +222,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     run = Run(options.out.resolve(), options.budget)
     (found,) = run.together([step("backends", "", run.out, 120)])
-    listed = run.out / "backends.json"
-    reasons = json.loads(listed.read_text("utf-8")) if listed.exists() else {}
     count = devices()
-    for name, reason in reasons.items():
-        if count == 0:
-            reason = f"no CUDA device; {reason}"
-        if reason:
-            run.outcomes.append(Outcome("load", name, "not run", reason, 0.0))
-    if count:
-        check(run, [name for name, reason in reasons.items() if not reason])
+    if found.status == "ok":
+        listed = json.loads((run.out / "backends.json").read_text("utf-8"))
+        for name, one in listed.items():
+            reason = one["reason"] if count else f"no CUDA device; {one['reason']}"
+            if reason:
+                run.outcomes.append(Outcome("load", name, "not run", reason, 0.0))
+        if count:
+            check(run, in_order(listed))
     print(f"\n{table(run)}")
-    if count == 0:
-        return NO_DEVICE
-    wrong = any(one.status in ("failed", "timed out") for one in run.outcomes)
-    return WRONG if wrong or found.status != "ok" else RIGHT
+    if found.status != "ok" or any(one.status in ("failed", "timed out") for one in run.outcomes):
+        return WRONG
+    return RIGHT if count else NO_DEVICE
+
+
+def in_order(listed: Mapping[str, Any]) -> list[str]:
+    """The backends that run: our own first, and last those that compile for minutes."""
+    usable = [name for name, one in listed.items() if not one["reason"]]
+    return sorted(usable, key=lambda name: (not name.startswith(OURS), listed[name]["compiles"]))
 
 
 if __name__ == "__main__":

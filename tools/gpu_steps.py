@@ -11,20 +11,23 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fullattention.backends import UnavailableError, UnsupportedError, load, names
+from fullattention.backends.errors import is_out_of_memory
 from fullattention.backends.interface import Array, Backend, Sizes
-from fullattention.bench.inputs import SEED, InputPool
-from fullattention.bench.modes import MODES, Results, applies, make_call
+from fullattention.bench.inputs import SEED, SETS, InputPool
+from fullattention.bench.modes import MODES, Call, Inputs, Results, applies, make_call
 from fullattention.bench.spot_check import SpotCheck, sample
 from fullattention.bench.work import work
 from fullattention.bench.workloads import Workload, select
@@ -58,6 +61,11 @@ HALF = ("patchtst/*", "tslib/patchtst/*", "crossformer/m4")
 CALLS = 20
 """Of one figure."""
 
+COLD = 2**28
+"""Bytes of inputs that calls go through before they come back to the first: several times what a
+GPU's cache holds. Small workloads have `COPIES` of theirs at most, and stay in it."""
+
+COPIES = 16
 
 STREAMED = ("torch", "cupy")
 """Libraries whose streams, graphs and memory the steps know how to steer."""
@@ -69,6 +77,7 @@ def main() -> int:
     parser.add_argument("step", choices=STEPS)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--backend", default="")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="for `times`")
     options = parser.parse_args()
     missing = [
         name
@@ -80,8 +89,11 @@ def main() -> int:
             f"not installed: {', '.join(missing)}; without ml_dtypes bfloat16 is not checked, "
             "without psutil and threadpoolctl verdicts name no environment"
         )
+    step = STEPS[options.step]
+    if step is times:
+        step = functools.partial(times, end=time.monotonic() + options.seconds)
     try:
-        status, line = STEPS[options.step](options.backend, options.out)
+        status, line = step(options.backend, options.out)
     except (UnavailableError, UnsupportedError) as error:
         status, line = NOT_RUN, error.reason
     print(line)
@@ -90,16 +102,16 @@ def main() -> int:
 
 def backends(_: str, out: Path) -> tuple[int, str]:
     """Which of all known backends run on the device, or why not."""
-    reasons = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in names():
         try:
-            load(name, DEVICE)
-            reasons[name] = ""
+            found[name] = {"reason": "", "compiles": load(name, DEVICE).compiles}
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are looked at
-            reasons[name] = str(getattr(error, "reason", "") or error or type(error).__name__)
-    (out / "backends.json").write_text(json.dumps(reasons, allow_nan=False), encoding="utf-8")
-    usable = [name for name, reason in reasons.items() if not reason]
-    return RIGHT, f"{len(usable)} of {len(reasons)} run on {DEVICE!r}: {', '.join(usable)}"
+            reason = str(getattr(error, "reason", "") or error or type(error).__name__)
+            found[name] = {"reason": reason, "compiles": False}
+    (out / "backends.json").write_text(json.dumps(found, allow_nan=False), encoding="utf-8")
+    usable = [name for name, one in found.items() if not one["reason"]]
+    return RIGHT, f"{len(usable)} of {len(found)} run on {DEVICE!r}: {', '.join(usable)}"
 
 
 # Conformance, plainly and under circumstances that show what plain runs hide.
@@ -118,8 +130,12 @@ def _told(verdict: Verdict, path: Path) -> tuple[int, str]:
 
 
 def conformance(name: str, out: Path) -> tuple[int, str]:
-    """The standard level."""
-    return _told(check(name, device=DEVICE, level="standard"), out / f"verdict-{name}.jsonl")
+    """The standard level; the quick one in one dtype, where each new kind of call is compiled."""
+    if load(name, DEVICE).compiles:
+        verdict = check(name, device=DEVICE, level="quick", dtypes=("float32",))
+    else:
+        verdict = check(name, device=DEVICE, level="standard")
+    return _told(verdict, out / f"verdict-{name}.jsonl")
 
 
 def small_set(name: str, out: Path) -> tuple[int, str]:
@@ -292,31 +308,39 @@ def _event_seconds(call: Callable[[], Any]) -> float:
     return statistics.median(samples)
 
 
-def _jobs() -> Iterator[tuple[Workload, str]]:
+def jobs(device: str) -> Iterator[tuple[Workload, str]]:
     """Workloads and modes, forward passes first."""
     chosen = select(WORKLOADS)
     halves = [w.in_dtype(dtype) for dtype in ("float16", "bfloat16") for w in select(HALF)]
     for mode in MODES:
         for workload in dict.fromkeys([*chosen, *halves]):
-            if mode != "host" and applies(mode, workload, DEVICE):
+            if applies(mode, workload, device):
                 yield workload, mode
 
 
-def times(name: str, out: Path) -> tuple[int, str]:
-    """Device and wall time of the workloads in all modes, as far as time allows, and the floor."""
+def times(name: str, out: Path, end: float = math.inf) -> tuple[int, str]:
+    """Device and wall time of the workloads in all modes, as far as time allows, and the floor.
+
+    `end` is the last moment at which one is begun, by `time.monotonic`.
+    """
     subject = from_backend(load(name, DEVICE))
     path = out / "ceilings.json"
     known: dict[str, float] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    wrong, made = 0, 0
+    counts: Counter[str] = Counter()
     with (out / f"times-{name}.jsonl").open("a", encoding="utf-8") as file:
-        for workload, mode in _jobs():
+        for workload, mode in jobs(DEVICE):
+            if time.monotonic() > end:
+                counts["left for lack of time"] += 1
+                continue
             record = _timed(subject, workload, mode, known)
-            wrong += record["status"] == "wrong"
-            made += record["status"] == "timed"
+            counts[record["status"]] += 1
             print(json.dumps(record, allow_nan=False), file=file, flush=True)
             if mode == "forward":
                 print(_line(record), flush=True)
-    return (WRONG if wrong else RIGHT), f"{made} timed, {wrong} wrong"
+    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    if counts["wrong"] or counts["raised"]:
+        return WRONG, told
+    return (RIGHT if counts["timed"] else NOT_RUN), told
 
 
 def _line(record: dict[str, Any]) -> str:
@@ -352,26 +376,30 @@ def _timed(
     except UnsupportedError as error:
         return record | {"reason": error.reason}
     except Exception as error:  # noqa: BLE001 - the other workloads are still to be timed
-        return record | {"reason": f"{type(error).__name__}: {str(error).splitlines()[:1]}"}
+        status = "not run" if is_out_of_memory(error) else "raised"
+        reason = f"{type(error).__name__}: {''.join(str(error).splitlines()[:1])}"
+        return record | {"status": status, "reason": reason}
 
 
 def _figures(subject: Subject, pool: InputPool, known: dict[str, float]) -> dict[str, Any]:
-    """What is found of a call, checked before it is timed."""
-    placed = subject.arrays.put(pool.private(), DEVICE)
-    inputs = pool.sets(placed, subject.arrays.strided)[0]
-    call = functools.partial(make_call(subject, pool.workload), inputs)
+    """What is found of a call, whose results are checked before it is timed and afterwards."""
+    call = Rotating(make_call(subject, pool.workload), placed(subject, pool))
     start = time.perf_counter()
     results = call()
     subject.arrays.synchronize(DEVICE)
     first = time.perf_counter() - start
-    error = _error(subject, pool, results)
+    error = _error(subject, pool, results, call.number)
     if not error <= 1:
         return {"status": "wrong", "reason": f"error/bound {error:.3g}"}
     device, wall = _device_seconds(subject, call), _wall_seconds(subject, call)
+    results = call()
+    later = _error(subject, pool, results, call.number)
+    if not later <= 1:
+        return {"status": "wrong", "reason": f"error/bound {later:.3g} after it was timed"}
     floor = _floor(pool.workload, known)
     return {
         "status": "timed",
-        "error_over_bound": error,
+        "error_over_bound": max(error, later),
         "first_call_seconds": first,
         "device_seconds": device,
         "wall_seconds": wall,
@@ -380,11 +408,44 @@ def _figures(subject: Subject, pool: InputPool, known: dict[str, float]) -> dict
     }
 
 
-def _error(subject: Subject, pool: InputPool, results: Results) -> float:
-    """The largest error over its bound of a sample of the results."""
-    taken = Results(*(None if one is None else subject.arrays.take(one) for one in results))
-    found = sample(pool.workload, taken, 0)
-    return SpotCheck(pool).error(found, 0, subject.precision[pool.workload.dtype])
+class Rotating:
+    """A call that takes sets of inputs in turn, so that it seldom finds its own in a cache."""
+
+    def __init__(self, call: Call, sets: Sequence[Inputs]) -> None:
+        self.call = call
+        self.sets = sets
+        self.calls = 0
+
+    def __call__(self) -> Results:
+        """Call with the next set."""
+        self.calls += 1
+        return self.call(self.sets[(self.calls - 1) % len(self.sets)])
+
+    @property
+    def number(self) -> int:
+        """Which of the pool's sets the last call took."""
+        return (self.calls - 1) % len(self.sets) % SETS
+
+
+def placed(subject: Subject, pool: InputPool) -> list[Inputs]:
+    """Sets of inputs on the device, of several copies of the pool where the sets of one are small.
+
+    On the host where that is what the workload is about. The sets of one copy overlap.
+    """
+    if pool.workload.mode == "host":
+        return pool.sets(pool.private())
+    count = max(1, min(COPIES, COLD // pool.bytes))
+    copies = [subject.arrays.put(pool.private(), DEVICE) for _ in range(count)]
+    sets = [pool.sets(copy, subject.arrays.strided) for copy in copies]
+    return [sets[turn % count][turn % SETS] for turn in range(math.lcm(count, SETS))]
+
+
+def _error(subject: Subject, pool: InputPool, results: Results, number: int) -> float:
+    """The largest error over its bound of a sample of the results of a set of inputs."""
+    take = np.asarray if pool.workload.mode == "host" else subject.arrays.take
+    taken = Results(*(None if one is None else take(one) for one in results))
+    found = sample(pool.workload, taken, number)
+    return SpotCheck(pool).error(found, number, subject.precision[pool.workload.dtype])
 
 
 def _wall_seconds(subject: Subject, call: Callable[[], Any]) -> float:
@@ -425,7 +486,12 @@ def _device_seconds(subject: Subject, call: Callable[[], Any]) -> float | None:
 
 
 def _floor(workload: Workload, known: dict[str, float]) -> float | None:
-    """The least time that the device can take: to move all arrays once, or to multiply."""
+    """The least time that the device can take: to move all arrays once, or to multiply.
+
+    None where it is not known, or the arrays come from the host.
+    """
+    if workload.mode == "host":
+        return None
     bandwidth = known.get("copy_bytes_per_second")
     speed = known.get(f"matmul_{workload.dtype}_operations_per_second")
     if not bandwidth or not speed:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
+from typing import Any
 
 import cupy
 import numpy as np
 
 from fullattention.backends.errors import UnavailableError
-from fullattention.backends.interface import Array, Arrays, Shape
+from fullattention.backends.interface import (
+    Array,
+    Arrays,
+    Shape,
+    own_all,
+    own_and_not,
+    own_any,
+    own_reshape,
+)
 
-LACKS = dict.fromkeys(("gradient", "double_backward"), "CuPy does not differentiate")
-"""What no backend does that leaves the gradient to CuPy."""
+BFLOAT16_SINCE = 80
+"""Compute capability, times ten, whose instructions round to bfloat16."""
 
 
 def require_device(backend: str, device: str) -> None:
@@ -32,6 +43,15 @@ def require_device(backend: str, device: str) -> None:
         raise UnavailableError(
             backend, f"no CUDA device {device!r}: CuPy sees {count}, numbered from 0"
         )
+
+
+def missing_dtypes(device: str) -> dict[str, str]:
+    """The dtypes to which a device has no instruction that rounds -> why."""
+    with on(device):
+        capability = int(cupy.cuda.Device().compute_capability)
+    if capability >= BFLOAT16_SINCE:
+        return {}
+    return {"bfloat16": f"GPUs of compute capability {capability / 10} do not round to it"}
 
 
 def seed(value: int, device: str = "cuda") -> None:
@@ -86,9 +106,15 @@ def _zeros(shape: Shape, like: cupy.ndarray) -> cupy.ndarray:
         return cupy.zeros(shape, like.dtype)
 
 
-def _contiguous(array: cupy.ndarray) -> cupy.ndarray:
-    with array.device:
-        return cupy.ascontiguousarray(array)
+def _where_it_lies(operation: Callable[..., cupy.ndarray]) -> Callable[..., cupy.ndarray]:
+    """The same on the first array's device: CuPy itself works on the current one."""
+
+    @functools.wraps(operation)
+    def there(array: cupy.ndarray, *arguments: Any) -> cupy.ndarray:
+        with array.device:
+            return operation(array, *arguments)
+
+    return there
 
 
 def _any_true(array: cupy.ndarray) -> bool:
@@ -108,7 +134,11 @@ ARRAYS = Arrays(
     synchronize=_synchronize,
     where=_where,
     zeros=_zeros,
-    contiguous=_contiguous,
+    contiguous=_where_it_lies(cupy.ascontiguousarray),
     any_true=_any_true,
     device=_device,
+    reshape=_where_it_lies(own_reshape),
+    all=_where_it_lies(own_all),
+    any=_where_it_lies(own_any),
+    and_not=_where_it_lies(own_and_not),
 )

@@ -9,17 +9,16 @@ import cupy
 import numpy as np
 
 from fullattention.backends import cupy_arrays
+from fullattention.backends.alignment import require_aligned
 from fullattention.backends.cupy_kernels import fused
 from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, Setting, source
 from fullattention.backends.cupy_kernels.launch import USUAL_SHARED, Launch, Limits
 from fullattention.backends.cupy_kernels.passes import View
+from fullattention.backends.declared import DECLARED
 from fullattention.backends.interface import Array, Backend, Shape, dtype_name
 
 if TYPE_CHECKING:
     import torch
-
-BFLOAT16_SINCE = 80
-"""Compute capability, times ten, whose instructions round to bfloat16."""
 
 
 @functools.cache
@@ -50,8 +49,9 @@ def _launch(launch: Launch, call: np.ndarray) -> None:
 class CuPyRuntime:
     """CuPy's arrays, on CuPy's current stream."""
 
-    def view(self, array: Array) -> View:
+    def view(self, name: str, array: Array) -> View:
         """Where an array lies."""
+        require_aligned(name, array.itemsize, array.data.ptr, array.strides)
         strides = tuple(stride // array.itemsize for stride in array.strides)
         return View(address=array.data.ptr, strides=strides, shape=array.shape)
 
@@ -73,8 +73,9 @@ class CuPyRuntime:
 class TorchRuntime:
     """torch's tensors where they lie, on torch's current stream."""
 
-    def view(self, array: torch.Tensor) -> View:
+    def view(self, name: str, array: torch.Tensor) -> View:
         """Where a tensor lies."""
+        require_aligned(name, array.element_size(), array.data_ptr())
         return View(address=array.data_ptr(), strides=array.stride(), shape=tuple(array.shape))
 
     def empty(self, shape: Shape, dtype: str, like: torch.Tensor) -> torch.Tensor:
@@ -97,14 +98,6 @@ class TorchRuntime:
             _launch(launch, call)
 
 
-def _lacks(device: str) -> dict[str, str]:
-    with cupy_arrays.on(device):
-        capability = int(cupy.cuda.Device().compute_capability)
-    if capability >= BFLOAT16_SINCE:
-        return {}
-    return {"bfloat16": f"GPUs of compute capability {capability / 10} do not round to it"}
-
-
 def backend(device: str) -> Backend:
     """For CuPy's arrays."""
     name = "cupy-fused"
@@ -115,7 +108,7 @@ def backend(device: str) -> Backend:
         cupy_arrays.ARRAYS,
         device=device,
         version=cupy.__version__,
-        lacks={**cupy_arrays.LACKS, **_lacks(device)},
+        lacks={**DECLARED[name].lacks, **cupy_arrays.missing_dtypes(device)},
     )
 
 
@@ -127,5 +120,9 @@ def for_torch(device: str) -> Backend:
     cupy_arrays.require_device(name, device)
     torch_arrays.require_device(name, device)
     return fused.with_gradient(
-        name, TorchRuntime(), device=device, version=cupy.__version__, lacks=_lacks(device)
+        name,
+        TorchRuntime(),
+        device=device,
+        version=cupy.__version__,
+        lacks=cupy_arrays.missing_dtypes(device),
     )

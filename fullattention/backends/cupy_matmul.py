@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fullattention.backends.alignment import require_aligned
 from fullattention.backends.cuda_errors import attributed
 from fullattention.backends.cupy_kernels.kernels import ELEMENTS, STANDARD
+from fullattention.backends.declared import DECLARED
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import (
     Array,
@@ -21,7 +23,6 @@ from fullattention.backends.interface import (
     dtype_name,
 )
 from fullattention.backends.precision import (
-    DTYPES,
     Precision,
     accumulator,
     standard,
@@ -277,9 +278,12 @@ def backend(device: str) -> Backend:
     attend = attend_in(Stages(empty=_empty, multiply=_multiply, softmax=_softmax, uniform=_uniform))
 
     def attend_there(q: Array, k: Array, v: Array, **options: Any) -> tuple[Array, Array | None]:
+        for name, array in (("q", q), ("k", k), ("v", v)):
+            require_aligned(name, array.itemsize, array.data.ptr, array.strides)
         with q.device:
             return attend(q, k, v, **options)
 
+    declared, missing = DECLARED[NAME], cupy_arrays.missing_dtypes(device)
     return Backend(
         name=NAME,
         version=cupy.__version__,
@@ -287,7 +291,7 @@ def backend(device: str) -> Backend:
         arrays=cupy_arrays.ARRAYS,
         device=device,
         seed=functools.partial(cupy_arrays.seed, device=device),
-        precision={dtype: precision(dtype) for dtype in DTYPES},
+        precision={dtype: precision(dtype) for dtype in declared.dtypes if dtype not in missing},
         masked_rows="nan",
-        lacks=cupy_arrays.LACKS,
+        lacks={**declared.lacks, **missing},
     )

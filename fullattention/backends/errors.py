@@ -11,6 +11,12 @@ class LimitError(ValueError):
     """A call is beyond what a kernel or its device can do; the message names the limit."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of any library says that memory ran out."""
+    # torch and CuPy call theirs OutOfMemoryError too, and share no class with Python's.
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
 class UnavailableError(RuntimeError):
     """A backend cannot run here.
 

@@ -11,17 +11,15 @@ import importlib.util
 from dataclasses import replace
 
 from fullattention.backends import extras
-from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cuda_errors import attributed, attributed_passes
+from fullattention.backends.declared import DECLARED
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard
-from fullattention.backends.reasons import ONCE
 
 NAME, TORCH_NAME = "numba-cuda", "numba-cuda-torch"
 
-DTYPES = ("float64", "float32", "float16")
-
-NO_BFLOAT16 = {"bfloat16": "NumPy, by which Numba names dtypes, has no bfloat16"}
+DTYPES = DECLARED[NAME].dtypes
 
 SMALLEST_TILE = 8
 """Keys between two rescalings of the online softmax, in every kernel."""
@@ -79,10 +77,7 @@ def backend(device: str) -> Backend:
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
-        lacks={
-            **dict.fromkeys(("gradient", "double_backward"), "Numba does not differentiate"),
-            **NO_BFLOAT16,
-        },
+        lacks=DECLARED[NAME].lacks,
     )
 
 
@@ -96,8 +91,8 @@ def for_torch(device: str) -> Backend:
     return Backend(
         name=TORCH_NAME,
         version=version,
-        attend=attributed(
-            TORCH_NAME, torch_autograd.differentiable(TORCH_NAME, passes.TorchKernels())
+        attend=torch_autograd.differentiable(
+            TORCH_NAME, attributed_passes(TORCH_NAME, passes.TorchKernels())
         ),
         arrays=torch_arrays.ARRAYS,
         device=device,
@@ -105,5 +100,5 @@ def for_torch(device: str) -> Backend:
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
-        lacks={"double_backward": ONCE, **NO_BFLOAT16},
+        lacks=DECLARED[TORCH_NAME].lacks,
     )

@@ -17,6 +17,9 @@ from numba.cuda.cudadrv import devicearray, driver
 from fullattention.backends.interface import Array, Arrays, Shape
 from fullattention.backends.numba_cuda_kernels.simulator import SIMULATED
 
+OUT_OF_MEMORY = 2
+"""The driver's CUDA_ERROR_OUT_OF_MEMORY."""
+
 TYPE: type[Any] = devicearray.FakeCUDAArray if SIMULATED else devicearray.DeviceNDArray
 """The simulator has a class of its own."""
 
@@ -30,17 +33,19 @@ def on_device(device: str) -> contextlib.AbstractContextManager[Any]:
     return manager
 
 
-def empty(shape: Shape, dtype: Any, device: str) -> Array:
-    """An array of undefined values.
+def empty(shape: Shape, dtype: Any, device: str, stream: Any = 0) -> Array:
+    """An array of undefined values, bound to a stream.
 
     Raises:
         MemoryError: there is not enough memory; the message says how much was asked for.
     """
-    size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
         with on_device(device):
-            return cuda.device_array(shape, dtype)
-    except (MemoryError, ValueError, driver.CudaAPIError) as error:
+            return cuda.device_array(shape, dtype, stream=stream)
+    except (MemoryError, driver.CudaAPIError) as error:
+        if not isinstance(error, MemoryError) and error.code != OUT_OF_MEMORY:
+            raise  # an earlier kernel's error, say, which shows at the next call of the driver
+        size = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
         raise MemoryError(f"device {device}: no room for {size} bytes, {shape} {dtype}") from error
 
 

@@ -6,16 +6,20 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 from fullattention.backends import extras
-from fullattention.backends.errors import UnavailableError
+from fullattention.backends.errors import InvalidInputError, UnavailableError
 from fullattention.backends.interface import Backend
 
 ENTRY_POINTS = "fullattention.backends"
+
+DEVICE = r"[a-z][a-z0-9_]*(:(0|[1-9][0-9]*))?"
+"""What names of devices look like."""
 
 BUILT_IN: dict[str, str] = {
     "numpy-reference": "fullattention.backends.numpy_reference:backend",
@@ -61,11 +65,17 @@ def load(spec: str, device: object = "cpu") -> Backend:
         device: where it is to run, by name or as torch has it.
 
     Raises:
+        InvalidInputError: the device is no name of one.
         UnavailableError: it cannot run here; the reason says why.
         LookupError: there is no such backend.
         TypeError: the object is no backend.
     """
-    return _loaded(spec, str(device))
+    name = str(device)
+    if not re.fullmatch(DEVICE, name):
+        raise InvalidInputError(
+            f"device is {name!r}: a kind, such as 'cpu' or 'cuda', or one of several, as 'cuda:1'"
+        )
+    return _loaded(spec, name)
 
 
 @functools.cache
@@ -88,10 +98,11 @@ def _build(spec: str, build: Callable[[str], object], device: str) -> Backend:
     except ImportError as error:
         raise UnavailableError(spec, _missing(error)) from error
     except Exception as error:
-        raise TypeError(
-            f"{spec!r} is no function of a device: called with {device!r} it raised "
-            f"{type(error).__qualname__}: {error}"
-        ) from error
+        told = f"called with {device!r} it raised {type(error).__qualname__}: {error}"
+        inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+        if isinstance(error, TypeError) and not inside:  # the call itself made no sense
+            raise TypeError(f"{spec!r} is no function of a device: {told}") from error
+        raise UnavailableError(spec, told) from error
     if not isinstance(built, Backend):
         raise TypeError(f"{spec!r} gave {built!r}: not a Backend")
     return built

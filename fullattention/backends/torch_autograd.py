@@ -31,9 +31,11 @@ class Kernels(Protocol):
         *,
         weights: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """V (B, L, H, D), the weights (B, H, L, S) after dropout or None, and logsumexp (B, H, L).
+        """V (B, L, H, D), the weights (B, H, L, S) after dropout or None, and the rows' levels.
 
-        The last is the logarithm of the sum over keys of exp(scaled score), before dropout.
+        The last is whatever the backward pass rebuilds the weights from, with an entry for each
+        row (b, h, l): logsumexp (B, H, L), or (2, B, H, L) where the kernels keep a maximum and an
+        inverse sum.
         """
 
     def backward(
@@ -45,8 +47,9 @@ class Kernels(Protocol):
         v: torch.Tensor,
         hidden: torch.Tensor | None,
         out: torch.Tensor,
-        logsumexp: torch.Tensor,
+        levels: torch.Tensor,
         options: Options,
+        /,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Gradients by q, k and v; `g_out` and `g_weights` come contiguous."""
 
@@ -64,8 +67,8 @@ class _Attention(torch.autograd.Function):
         options: Options,
         weights: bool,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        out, a, logsumexp = kernels.forward(q, k, v, hidden, options, weights=weights)
-        ctx.save_for_backward(q, k, v, hidden, out, logsumexp)
+        out, a, levels = kernels.forward(q, k, v, hidden, options, weights=weights)
+        ctx.save_for_backward(q, k, v, hidden, out, levels)
         ctx.set_materialize_grads(False)
         ctx.name, ctx.kernels, ctx.options = name, kernels, options
         return out, a
@@ -74,12 +77,12 @@ class _Attention(torch.autograd.Function):
     def backward(
         ctx: Any, g_out: torch.Tensor | None, g_weights: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        q, k, v, hidden, out, logsumexp = ctx.saved_tensors
+        q, k, v, hidden, out, levels = ctx.saved_tensors
         _require_unfollowed(ctx.name, g_out, g_weights, q, k, v)
         g_out = torch.zeros_like(out) if g_out is None else g_out.resolve_neg().contiguous()
         g_weights = None if g_weights is None else g_weights.resolve_neg().contiguous()
         gradients = _Gradients.apply(  # type: ignore[no-untyped-call]
-            ctx.kernels, ctx.options, g_out, g_weights, q, k, v, hidden, out, logsumexp
+            ctx.kernels, ctx.options, g_out, g_weights, q, k, v, hidden, out, levels
         )
         return *gradients, None, None, None, None, None
 

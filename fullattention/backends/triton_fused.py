@@ -9,17 +9,15 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 
-from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cuda_errors import attributed_passes
+from fullattention.backends.declared import DECLARED
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Backend
 from fullattention.backends.precision import Precision, standard, tensor_cores
-from fullattention.backends.reasons import ONCE
 
 NAME = "triton"
 
-DTYPES = ("float32", "float16", "bfloat16")
-
-NO_FLOAT64 = {"float64": "Triton's compiler fails on chained products of float64"}
+DTYPES = DECLARED[NAME].dtypes
 
 SMALLEST_TILE = 16
 """Keys between two rescalings of the online softmax."""
@@ -68,12 +66,12 @@ def backend(device: str) -> Backend:
     return Backend(
         name=NAME,
         version=version,
-        attend=attributed(NAME, torch_autograd.differentiable(NAME, TritonKernels())),
+        attend=torch_autograd.differentiable(NAME, attributed_passes(NAME, TritonKernels())),
         arrays=torch_arrays.ARRAYS,
         device=device,
         seed=torch_arrays.seed,
         precision={dtype: precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
-        lacks={"double_backward": ONCE, **NO_FLOAT64},
+        lacks=DECLARED[NAME].lacks,
     )

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends import UnsupportedError
+from fullattention.backends.errors import is_out_of_memory
 from fullattention.bench.device import device_timer, peak_bytes
 from fullattention.bench.inputs import InputPool
 from fullattention.bench.limits import TooLargeError, require_memory, require_time
@@ -307,14 +308,9 @@ def _outcome(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
     except UnsupportedError as error:
         return "refused", f"lacks {error.capability}: {error.reason}"
     except BaseException as error:  # noqa: BLE001 - whatever a candidate raises is its own
-        if _out_of_memory(error):
+        if is_out_of_memory(error):
             return "refused", f"out of memory: {first_line(error)}"
         return "raised", f"raised {type(error).__name__}: {first_line(error)}"
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    # torch and CuPy call theirs OutOfMemoryError too, and share no class with Python's.
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def first_line(error: BaseException) -> str:

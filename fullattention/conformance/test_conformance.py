@@ -48,7 +48,7 @@ def _load(spec: str, device: str) -> Subject | UnavailableError:
         return load_subject(spec, device)
     except UnavailableError as error:
         return error
-    except (LookupError, TypeError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise pytest.UsageError(error.args[0]) from error
 
 

@@ -9,15 +9,17 @@ from fullattention.reports.blocks import Block, Heading, Lines, Table
 
 
 def listing_blocks(entries: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """A table of the backends that run here, then each other one with its reasons."""
+    """A table of the backends that run here, then each other one with its reasons.
+
+    A backend that is another on another device has a row for each.
+    """
     here = [entry for entry in entries if entry["devices"]]
     rows = [
         [
             entry["name"],
             entry["version"],
             ", ".join(entry["devices"]),
-            ", ".join(entry["dtypes"]),
-            ", ".join(entry["lacks"]) or "-",
+            *_abilities(entry),
         ]
         for entry in here
     ]
@@ -27,10 +29,23 @@ def listing_blocks(entries: Sequence[Mapping[str, Any]]) -> list[Block]:
         Heading("Why they lack or deviate"),
         Lines(_reasons(here)),
     ]
-    missing = [_absence(entry) for entry in entries if not entry["devices"]]
+    missing = [entry for entry in entries if not entry["devices"]]
     if missing:
-        blocks += [Heading("Backends that do not run here"), Lines(missing)]
+        absences = [_absence(entry) for entry in missing]
+        blocks += [Heading("Backends that do not run here"), Lines(absences)]
+    declared = [entry for entry in missing if entry["dtypes"]]
+    if declared:
+        rows = [[entry["name"], *_abilities(entry)] for entry in declared]
+        blocks += [
+            Heading("What some of them do elsewhere"),
+            Table(("backend", "dtypes", "lacks"), rows, widest=26),
+            Lines(_reasons(declared)),
+        ]
     return blocks
+
+
+def _abilities(entry: Mapping[str, Any]) -> tuple[str, str]:
+    return ", ".join(entry["dtypes"]), ", ".join(entry["lacks"]) or "-"
 
 
 def _absence(entry: Mapping[str, Any]) -> str:

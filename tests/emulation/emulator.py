@@ -15,18 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from fullattention.backends.alignment import require_aligned
 from fullattention.backends.cupy_kernels.kernels import KERNELS, STANDARD, Setting, source
 from fullattention.backends.cupy_kernels.launch import Launch, Limits, check
 from fullattention.backends.cupy_kernels.passes import View
 from fullattention.backends.interface import dtype_name
+from tests.cuda_settings import H200
 
 HERE = Path(__file__).parent
 
 CACHE = HERE.parents[1] / "results" / "cache" / "emulation"
 """Compiled kernels, by what they were compiled from."""
-
-LIMITS = Limits(threads=1024, shared=227 * 1024, tensor_cores=True)
-"""Of an H100 or H200."""
 
 POISON = 0xFF
 """Every byte of a NaN, in each format."""
@@ -109,11 +108,13 @@ class Emulator:
         self.launches: list[Launch] = []
         self._guarded = threading.local()
 
-    def view(self, array: Any) -> View:
+    def view(self, name: str, array: Any) -> View:
         """Where an array lies."""
         if isinstance(array, np.ndarray):
+            require_aligned(name, array.itemsize, array.ctypes.data, array.strides)
             strides = tuple(stride // array.itemsize for stride in array.strides)
             return View(address=array.ctypes.data, strides=strides, shape=array.shape)
+        require_aligned(name, array.element_size(), array.data_ptr())
         return View(address=array.data_ptr(), strides=array.stride(), shape=tuple(array.shape))
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
@@ -136,7 +137,7 @@ class Emulator:
 
     def limits(self, like: Any) -> Limits:
         """Those of a real device."""
-        return LIMITS
+        return H200
 
     def launch(self, launch: Launch, call: np.ndarray, like: Any) -> None:
         """Run a kernel to its end.
@@ -145,7 +146,7 @@ class Emulator:
             EmulationError: it did what no device would stand for.
         """
         launch = self.change(launch)
-        check(launch, LIMITS)
+        check(launch, H200)
         if launch.threads % 32:
             raise EmulationError(f"{launch.threads} threads: no whole number of warps")
         self.launches.append(launch)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fullattention.backends import numpy_arrays
-from fullattention.backends.cuda_errors import attributed
+from fullattention.backends.cuda_errors import attributed, attributed_passes
 from fullattention.backends.cupy_kernels.kernels import FORWARD_STEP
 from fullattention.backends.cupy_kernels.passes import FusedKernels, Runtime
+from fullattention.backends.declared import OWN_BACKWARD
 from fullattention.backends.interface import Array, Arrays, Attend, Backend
 from fullattention.backends.passes import Options
 from fullattention.backends.precision import DTYPES, Precision, standard, tensor_cores
-from fullattention.backends.reasons import ONCE
 
 
 def precision(dtype: str) -> Precision:
@@ -58,7 +58,7 @@ def without_gradient(
     """The backend for arrays of a library that does not differentiate."""
     return _backend(
         name,
-        attend_by(FusedKernels(name, runtime)),
+        attributed(name, attend_by(FusedKernels(runtime))),
         arrays,
         device,
         version,
@@ -75,12 +75,12 @@ def with_gradient(
 
     return _backend(
         name,
-        torch_autograd.differentiable(name, FusedKernels(name, runtime)),
+        torch_autograd.differentiable(name, attributed_passes(name, FusedKernels(runtime))),
         torch_arrays.ARRAYS,
         device,
         version,
         torch_arrays.seed,
-        {"double_backward": ONCE, **lacks},
+        {**OWN_BACKWARD, **lacks},
     )
 
 
@@ -96,7 +96,7 @@ def _backend(
     return Backend(
         name=name,
         version=version,
-        attend=attributed(name, attend),
+        attend=attend,
         arrays=arrays,
         device=device,
         seed=restart,

@@ -8,7 +8,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fullattention.backends.cupy_kernels.kernels import ARRAYS, ELEMENTS, ROWS, Setting, packed
+from fullattention.backends.cupy_kernels.kernels import (
+    ARRAYS,
+    ELEMENTS,
+    ROWS,
+    TABLES,
+    Setting,
+    packed,
+)
 from fullattention.backends.cupy_kernels.launch import (
     Launch,
     Limits,
@@ -16,7 +23,6 @@ from fullattention.backends.cupy_kernels.launch import (
     plan,
 )
 from fullattention.backends.dropout import kept_factor, threshold
-from fullattention.backends.errors import LimitError, UnsupportedError
 from fullattention.backends.interface import Array, Shape, Sizes, broadcast_strides, dtype_name
 from fullattention.backends.passes import Options, sizes_of
 from fullattention.backends.precision import accumulator
@@ -37,8 +43,12 @@ class View(NamedTuple):
 class Runtime(Protocol):
     """What differs between the libraries whose arrays the kernels take."""
 
-    def view(self, array: Array) -> View:
-        """Where an array lies on its device."""
+    def view(self, name: str, array: Array) -> View:
+        """Where an array, of that name, lies on its device.
+
+        Raises:
+            LimitError: not in whole elements.
+        """
 
     def empty(self, shape: Shape, dtype: str, like: Array) -> Array:
         """A new array in C order, on the device of another one."""
@@ -54,12 +64,11 @@ class Runtime(Protocol):
 class FusedKernels:
     """Both passes; `torch_autograd.Kernels` says what they take and give.
 
-    In place of a logsumexp the forward pass keeps (2, B, H, L): the largest score of each row, and
-    one over the sum of its exponentials. From these the backward pass rebuilds the weights with
+    The forward pass keeps `levels` (2, B, H, L): the largest score of each row, and one over the
+    sum of its exponentials. From these the backward pass rebuilds the weights with
     the forward pass's own rounding, and NaN where a row had none.
     """
 
-    backend: str
     runtime: Runtime
 
     def forward(
@@ -80,12 +89,12 @@ class FusedKernels:
         launch = self._plan(kernel, q, sizes, extras=extras)
         out = self.runtime.empty((B, L, H, D), dtype, q)
         a = self.runtime.empty((B, H, L, S), dtype, q) if weights else None
-        kept = self.runtime.empty((2, B, H, L), accumulator(dtype), q)
+        levels = self.runtime.empty((2, B, H, L), accumulator(dtype), q)
         arrays = {"q": q, "k": k, "v": v, "out": out}
-        rows = {"maximum": kept[0], "inverse": kept[1]}
+        rows = {"maximum": levels[0], "inverse": levels[1]}
         call = self._call(launch, sizes, options, arrays, hidden, a, rows)
         self.runtime.launch(launch, call, q)
-        return out, a, kept
+        return out, a, levels
 
     def backward(
         self,
@@ -96,7 +105,7 @@ class FusedKernels:
         v: Array,
         hidden: Array | None,
         out: Array,
-        logsumexp: Array,
+        levels: Array,
         options: Options,
     ) -> tuple[Array, Array, Array]:
         """Gradients by q, k and v."""
@@ -112,7 +121,7 @@ class FusedKernels:
         dv = self.runtime.empty((B, S, H, D), dtype, q)
         slope = self.runtime.empty((B, H, L), accumulator(dtype), q)
         arrays = {"q": q, "k": k, "v": v, "out": g_out, "dq": dq, "dk": dk, "dv": dv}
-        rows = {"maximum": logsumexp[0], "inverse": logsumexp[1], "slope": slope}
+        rows = {"maximum": levels[0], "inverse": levels[1], "slope": slope}
         for launch in launches:  # in this order: the second reads the first one's slope
             call = self._call(launch, sizes, options, arrays, hidden, g_weights, rows)
             self.runtime.launch(launch, call, q)
@@ -120,10 +129,7 @@ class FusedKernels:
 
     def _plan(self, kernel: str, like: Array, sizes: Sizes, *, extras: bool) -> Launch:
         limits = self.runtime.limits(like)
-        try:
-            return plan(kernel, dtype_name(like), sizes, limits, extras=extras)
-        except LimitError as error:
-            raise UnsupportedError(self.backend, "this call", str(error)) from error
+        return plan(kernel, dtype_name(like), sizes, limits, extras=extras)
 
     def _call(
         self,
@@ -139,10 +145,11 @@ class FusedKernels:
         view = self.runtime.view
         values: list[float] = []
         for name in ARRAYS:
-            values += _array(view(arrays[name]), launch.setting) if name in arrays else NO_ARRAY
-        for table in (hidden, weights):
-            values += _table(view(table)) if table is not None else NO_TABLE
-        values += (view(rows[name]).address if name in rows else 0 for name in ROWS)
+            given = name in arrays
+            values += _array(view(name, arrays[name]), launch.setting) if given else NO_ARRAY
+        for name, table in zip(TABLES, (hidden, weights), strict=True):
+            values += _table(view(name, table)) if table is not None else NO_TABLE
+        values += (view(name, rows[name]).address if name in rows else 0 for name in ROWS)
         values += sizes
         values += (options.causal, launch.heads_log2, launch.tile, launch.row_blocks)
         values += (options.seed, threshold(options.dropout))
@@ -161,7 +168,7 @@ def _array(view: View, setting: Setting) -> tuple[int, ...]:
     itemsize = {ELEMENTS["float64"]: 8, ELEMENTS["float32"]: 4}.get(setting.element, 2)
     chunk = 2 if itemsize == 8 else 4
     # Of numbers that are all multiples of a power of two, "or" is one too.
-    aligned = (view.address // itemsize | b | t | h | size) % chunk == 0
+    aligned = (view.address | (b | t | h | size) * itemsize) % (chunk * itemsize) == 0
     return (view.address, b, t, h, e, aligned and e == 1)
 
 

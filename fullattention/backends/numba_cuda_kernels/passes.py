@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,14 @@ if TYPE_CHECKING:
 class Library:
     """What the passes need of a library of arrays."""
 
-    empty: Callable[[Shape, str, Array], Array]
-    """Makes an array: shape, dtype's name, and an array on the device where it is to lie."""
+    empty: Callable[[Shape, str, Array, Any], Array]
+    """Makes an array: shape, dtype's name, an array on the device where it is to lie, and the
+    stream that is to write it."""
     seen: Callable[[Array], Array]
     """An array's memory as a Numba device array."""
     device: Callable[[Array], str]
-    stream: Callable[[Array], Any]
-    """The stream on which the caller's work for an array is queued, as Numba knows it."""
+    stream: Callable[[Iterable[Array]], Any]
+    """The stream to run on, as Numba knows it: behind the caller's work for all these arrays."""
 
 
 def forward(
@@ -66,9 +67,10 @@ def forward(
     c, sizes = _constants(q, k, v, hidden, options, weights=weights)
     plan = forward_plan(c, sizes, logsumexp=logsumexp, tuning=tuning)
     B, L, S, H, _, D = sizes
-    out = library.empty((B, L, H, D), c.dtype, q)
-    a = library.empty((B, H, L, S), c.dtype, q) if weights else None
-    level = library.empty((B, H, L, 1), accumulator(c.dtype), q) if logsumexp else None
+    stream = library.stream(_given(q, k, v, hidden))
+    out = library.empty((B, L, H, D), c.dtype, q, stream)
+    a = library.empty((B, H, L, S), c.dtype, q, stream) if weights else None
+    level = library.empty((B, H, L, 1), accumulator(c.dtype), q, stream) if logsumexp else None
     device = library.device(q)
     with numba_cuda_arrays.on_device(device):
         seen = library.seen
@@ -85,7 +87,7 @@ def forward(
             scale=options.scale,
             dropout=options.dropout,
             seed=options.seed,
-            stream=library.stream(q),
+            stream=stream,
         )
     return out, a, level
 
@@ -113,10 +115,11 @@ def backward(
     by_query = tiles_plan(query_gradients, c, sizes, tuning=tuning)
     by_key = tiles_plan(key_gradients, c, sizes, tuning=tuning)
     B, L, S, H, E, D = sizes
-    g_q = library.empty((B, L, H, E), c.dtype, q)
-    g_k = library.empty((B, S, H, E), c.dtype, q)
-    g_v = library.empty((B, S, H, D), c.dtype, q)
-    rowsum = library.empty((B, H, L, 1), accumulator(c.dtype), q)
+    stream = library.stream(_given(g_out, g_weights, q, k, v, hidden, logsumexp))
+    g_q = library.empty((B, L, H, E), c.dtype, q, stream)
+    g_k = library.empty((B, S, H, E), c.dtype, q, stream)
+    g_v = library.empty((B, S, H, D), c.dtype, q, stream)
+    rowsum = library.empty((B, H, L, 1), accumulator(c.dtype), q, stream)
     device = library.device(q)
     with numba_cuda_arrays.on_device(device):
         seen = library.seen
@@ -133,11 +136,16 @@ def backward(
             scale=options.scale,
             dropout=options.dropout,
             seed=options.seed,
-            stream=library.stream(q),
+            stream=stream,
         )
         run(by_query, (*given_arrays, seen(g_q)))
         run(by_key, (*given_arrays, seen(g_k), seen(g_v)))  # reads the sums that the first wrote
     return g_q, g_k, g_v
+
+
+def _given(*arrays: Array | None) -> list[Array]:
+    """Those that the call has."""
+    return [array for array in arrays if array is not None]
 
 
 def _constants(
@@ -175,19 +183,29 @@ def _itself(array: Array) -> Array:
     return array
 
 
-def _empty(shape: Shape, dtype: str, like: Array) -> Array:
-    return numba_cuda_arrays.empty(shape, dtype, numba_cuda_arrays.device_of(like))
+def _empty(shape: Shape, dtype: str, like: Array, stream: Any) -> Array:
+    return numba_cuda_arrays.empty(shape, dtype, numba_cuda_arrays.device_of(like), stream)
 
 
-def _stream(array: Array) -> Any:
-    """The stream that the array is bound to: 0, which other streams wait for, unless it was told.
+def common_stream(arrays: Iterable[Array]) -> Any:
+    """The stream that all arrays are bound to; where they differ, 0, the default one.
 
-    The streams that Numba makes and stream 0 wait for each other, so inputs are always ready.
+    The default stream and those that Numba makes wait for each other, so every input is ready
+    there. A stream of another library may be one that does not: Numba waits for it when it takes
+    an array over, and what is queued on it later is the caller's to wait for.
     """
-    return array.stream
+    streams = {_handle(array.stream): array.stream for array in arrays}
+    return streams.popitem()[1] if len(streams) == 1 else 0
 
 
-NUMBA = Library(empty=_empty, seen=_itself, device=numba_cuda_arrays.device_of, stream=_stream)
+def _handle(stream: Any) -> int:
+    """What tells a stream from another: several of Numba's objects may stand for one."""
+    return id(stream) if SIMULATED else int(getattr(stream, "handle", stream))
+
+
+NUMBA = Library(
+    empty=_empty, seen=_itself, device=numba_cuda_arrays.device_of, stream=common_stream
+)
 
 
 def attend(
@@ -214,7 +232,7 @@ def attend(
 # Torch tensors.
 
 
-def _torch_empty(shape: Shape, dtype: str, like: torch.Tensor) -> torch.Tensor:
+def _torch_empty(shape: Shape, dtype: str, like: torch.Tensor, stream: Any) -> torch.Tensor:
     import torch
 
     return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
@@ -230,12 +248,14 @@ def _torch_device(tensor: torch.Tensor) -> str:
     return str(tensor.device)
 
 
-def _torch_stream(tensor: torch.Tensor) -> Any:
+def _torch_stream(tensors: Iterable[torch.Tensor]) -> Any:
+    """The current one, by which torch's allocator knows the new tensors too."""
     if SIMULATED:
         return 0
     import torch
 
-    return _external(torch.cuda.current_stream(tensor.device).cuda_stream)
+    device = next(iter(tensors)).device
+    return _external(torch.cuda.current_stream(device).cuda_stream)
 
 
 @functools.cache

@@ -43,8 +43,8 @@ class Launch:
 class TritonKernels:
     """Both passes; `torch_autograd.Kernels` says what they take and give.
 
-    In place of a logsumexp the forward pass keeps (2, B, H, L): the largest score of each row, and
-    one over the sum of its exponentials. From these the backward pass rebuilds the weights with
+    The forward pass keeps `levels` (2, B, H, L): the largest score of each row, and one over the
+    sum of its exponentials. From these the backward pass rebuilds the weights with
     the forward pass's own rounding, and NaN where a row had none.
     """
 
@@ -68,10 +68,10 @@ class TritonKernels:
         B, L, S, H, _, D = sizes = sizes_of(q, v)
         out = _empty((B, L, H, D), q)
         a = _empty((B, H, L, S), q) if weights else None
-        rows = _empty((2, B, H, L), q, torch.float32)
-        arrays = (_array(q), _array(k), _array(v), _mask(hidden), _array(out), a, rows)
+        levels = _empty((2, B, H, L), q, torch.float32)
+        arrays = (_array(q), _array(k), _array(v), _mask(hidden), _array(out), a, levels)
         launch(attend, arrays, q, sizes, options, self.tuning).queue(q)
-        return out, a, rows
+        return out, a, levels
 
     def backward(
         self,
@@ -82,7 +82,7 @@ class TritonKernels:
         v: torch.Tensor,
         hidden: torch.Tensor | None,
         out: torch.Tensor,
-        logsumexp: torch.Tensor,
+        levels: torch.Tensor,
         options: Options,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Gradients by q, k and v.
@@ -95,7 +95,7 @@ class TritonKernels:
         slopes = _empty((B, H, L), q, torch.float32)
         given = (
             *(_array(g_out), g_weights, _array(q), _array(k), _array(v), _mask(hidden)),
-            *(logsumexp, slopes),
+            *(levels, slopes),
         )
         for kernel, results in (
             (query_gradients, (_array(g_q),)),

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fullattention import FullAttention, load, names
-from fullattention.backends import Precision, flash, prescaled, standard, stored
+from fullattention.backends import Precision, flash, prescaled, standard, stored, tf32
 from fullattention.backends.interface import Sizes
-from fullattention.backends.precision import DTYPES, UNIT_ROUNDOFF
+from fullattention.backends.precision import DTYPES, UNIT_ROUNDOFF, widest
 from fullattention.conformance import masks
 from fullattention.conformance.bound import Expected, attention_bound, error_over_bound, ratios
 from fullattention.conformance.case import Case, check_case, inputs
@@ -240,13 +240,30 @@ def require_larger(larger: Expected, smaller: Expected) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("preset", [stored, prescaled, flash], ids=lambda preset: preset.__name__)
+@pytest.mark.parametrize(
+    "preset", [stored, prescaled, flash, tf32], ids=lambda preset: preset.__name__
+)
 def test_no_preset_is_tighter_than_the_standard_one(
     preset: Callable[[str], Precision], dtype: str
 ) -> None:
     case = Case(dtype=dtype)
     looser, usual = (bound_of(case, model(dtype)) for model in (preset, standard))
     assert (looser.out_bound >= usual.out_bound * (1 - 1e-12)).all()
+
+
+def test_blocked_sums_are_allowed_far_less_over_many_keys_and_no_more_over_few() -> None:
+    long = dataclasses.replace(standard("float32"), tile=128)
+    blocked = dataclasses.replace(long, blocked=True)
+    many = Case(shape=Sizes(1, 2, 4096, 1, 8, 4), data="uniform")
+    assert 4 * bound_of(many, blocked).out_bound.max() < bound_of(many, long).out_bound.max()
+    few = Case(shape=Sizes(1, 2, 100, 1, 8, 4))
+    assert (bound_of(few, blocked).out_bound == bound_of(few, long).out_bound).all()
+
+
+def test_a_model_that_covers_several_takes_sums_for_long_ones() -> None:
+    blocked = dataclasses.replace(flash("float32"), blocked=True)
+    assert not widest(blocked, blocked).blocked
+    assert widest(blocked, standard("float32")).tile == blocked.tile
 
 
 # Comparison of special values.

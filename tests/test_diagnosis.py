@@ -467,3 +467,16 @@ def test_a_machine_whose_torch_misplaces_nan_is_named(monkeypatch: pytest.Monkey
         monkeypatch.setattr(torch_leak, "leaks", lambda leaks=leaks: leaks)
         said = "\n".join(diagnose(subject, [failed]))
         assert ("carries NaN from row to row on this CPU" in said) == leaks
+
+
+def test_what_is_raised_meanwhile_is_a_line_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def probes_end(subject: Subject) -> Any:
+        raise MemoryError("nothing left")
+
+    monkeypatch.setattr("fullattention.conformance.diagnosis.probes", probes_end)
+    verdict = check(ZOO["PolarityInverted"], only="M3", dtypes=("float32",))
+    assert not verdict.conformant
+    said = "none: while it was sought, MemoryError was raised: nothing left"
+    assert verdict.diagnosis == (said,)

@@ -62,6 +62,35 @@ def test_a_hang_is_the_failure_of_its_check(tmp_path: Path) -> None:
     assert "hung: no answer within 0.5 s" in result.detail
 
 
+def test_a_declared_deviation_excuses_no_crash_and_no_hang(tmp_path: Path) -> None:
+    path = Path(written(tmp_path, "q.shape[2] == 3 and (ctypes.string_at(0), time.sleep(600))"))
+    declared = 'deviates={"C1": "rounds"}, precision={'
+    path.write_text(path.read_text().replace("precision={", declared))
+    crash = only_result(str(path))
+    path = path.rename(path.with_name("hangs.py"))
+    path.write_text(path.read_text().replace("ctypes.string_at(0), ", ""))
+    hang = only_result(str(path), timeout=0.5)
+    assert (crash.status, hang.status) == ("failed", "failed")
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        ("time.sleep(600)", "none: it did not come within 2 s"),
+        ("import os; os._exit(3)", "none: it took the process down while it was asked: exit"),
+    ],
+)
+def test_a_diagnosis_that_does_not_come_is_a_line(tmp_path: Path, act: str, says: str) -> None:
+    """Its questions come after the check's one call, which is answered wrongly."""
+    first = "calls = attend.calls = getattr(attend, 'calls', 0) + 1"
+    wrong = "return matmul(q, k, v, **options)[0] + 1, None"
+    spec = written(tmp_path, f"{first}\n    if calls > 1: {act}\n    {wrong}")
+    verdict = check_isolated(spec, only=ONLY, timeout=2.0)
+    assert not verdict.conformant
+    (line,) = verdict.diagnosis
+    assert line.startswith(says)
+
+
 def test_what_is_printed_is_kept_with_the_check_and_out_of_the_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

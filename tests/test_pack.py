@@ -108,7 +108,7 @@ def test_the_pack_covers_the_contract_in_every_dtype_and_stays_small(pack: Path)
     assert {case["mask"] for case in found} == {"none", "causal", "array"}
     assert {case["masked_rows"] for case in found} == {"nan", "zero"}
     size = sum(path.stat().st_size for path in pack.rglob("*") if path.is_file())
-    assert size < 20_000_000
+    assert size < 24_000_000
 
 
 def test_the_files_hold_what_the_readme_says(pack: Path) -> None:
@@ -227,6 +227,12 @@ def test_every_wrong_answer_of_a_kind_is_judged_alike_by_both(
         assert found["failed"] > found["passed"]
         alone = judged_alone(small, results, kind)[1]
         assert alone == {result.check: result.status for result in verdict.results}
+
+
+def test_every_class_is_described_where_implementers_look(pack: Path) -> None:
+    told = {line.split()[0] for line in (pack / "README.txt").read_text().splitlines() if line}
+    assert set(CLASSES) <= told
+    assert "|".join(CLASSES) in (pack / "judge.py").read_text()
 
 
 def test_answers_may_come_as_npy_files_or_as_one_npz(

@@ -20,9 +20,10 @@ from fullattention.conformance.trial import run_check
 from fullattention.records import Result, Verdict
 from tests.zoo.attending import Call, Plain, right
 from tests.zoo.faulty.backends import FAULTY_BACKENDS
+from tests.zoo.faulty.contract import refuses_masks
 from tests.zoo.faulty.layers import FAULTY_LAYERS
 from tests.zoo.faulty.mask import plus_minus_infinity
-from tests.zoo.judging import checks_of, first_failure, torchs_own
+from tests.zoo.judging import first_failure, torchs_own
 from tests.zoo.layers import NumpyLayer
 from tests.zoo.specimen import Specimen, backend
 from tests.zoo.valid import VALID
@@ -39,8 +40,17 @@ MISSED_BY_QUICK = {
     "AutocastStays",
     "CompiledMaskKept",
     "CompiledLengthKept",
+    "half-batch-variant",
+    "half-workspace-shared",
+    "gradient-any-order",
+    "batches-over-65535",
+    "grid-overflows",
+    "limit-unnamed",
+    "MemoryErrorHidden",
+    "MemoryErrorMisread",
+    "MemoryErrorElsewhere",
 }
-"""What only `standard` finds: a size or a mode that would make `quick` slow."""
+"""What only `standard` or `full` finds: a size or a mode that would make `quick` slow."""
 
 
 @pytest.mark.parametrize("specimen", FAULTY, ids=str)
@@ -54,7 +64,7 @@ def test_standard_finds_the_fault_and_names_the_rule(specimen: Specimen) -> None
 @pytest.mark.proof
 def test_quick_misses_only_what_is_listed() -> None:
     left = {specimen.name: load_subject(specimen.candidate) for specimen in FAULTY}
-    for one in checks_of("quick"):
+    for one in catalogue(DTYPES, "quick"):
         left = {
             name: subject
             for name, subject in left.items()
@@ -68,7 +78,7 @@ def test_standard_accepts_all_that_is_right() -> None:
     """Case by case rather than candidate by candidate, so that the oracle is asked once."""
     subjects = {specimen.name: load_subject(specimen.candidate) for specimen in VALID}
     results: dict[str, list[Result]] = {name: [] for name in subjects}
-    for one in checks_of("standard"):
+    for one in catalogue(DTYPES, "standard"):
         for name, subject in subjects.items():
             if one.dtype in subject.precision:
                 results[name].append(run_check(subject, one))
@@ -100,10 +110,12 @@ def test_the_zoo_has_faults_of_every_kind_and_enough_of_them() -> None:
         "special",
         "determinism",
         "cheat",
+        "gradient",
+        "limits",
     }
-    assert len(FAULTY_BACKENDS) >= 50
-    assert len(FAULTY_LAYERS) >= 15
-    assert len(VALID) >= 10
+    assert len(FAULTY_BACKENDS) >= 120
+    assert len(FAULTY_LAYERS) >= 40
+    assert len(VALID) >= 15
 
 
 def test_specimens_are_distinct_and_cite_the_contract() -> None:
@@ -190,6 +202,50 @@ def test_a_deviation_excuses_its_own_requirement_only() -> None:
     assert "M4" in failed(check(masked, only="M4"))
 
 
+def raises_on_nan(call: Call) -> Any:
+    if any(np.isnan(x.astype(np.float32)).any() for x in (call.q, call.k, call.v)):
+        raise FloatingPointError("NaN in the input")
+    return right(call)
+
+
+def test_a_deviation_excuses_wrong_answers_and_no_exception() -> None:
+    verdict = check(backend("raises", raises_on_nan, dtypes=("float32",), deviates=LEAK))
+    assert {r.requirement for r in verdict.results if "raised FloatingPoint" in r.detail} == {"N4"}
+    assert failed(verdict) == {"N4"}
+
+
+# Lacks: declared, undeclared.
+
+
+def refusing_masks(**fields: Any) -> Verdict:
+    candidate = backend("refusing", refuses_masks, dtypes=("float32",), **fields)
+    return check(candidate, only="M4: shape=2,5,7,3,11,13 dtype=float32 mask=random/BHLS")
+
+
+def test_a_refusal_for_want_of_what_is_not_declared_lacking_fails() -> None:
+    (undeclared,) = refusing_masks().results
+    assert undeclared.status == "failed"
+    assert "refused for want of 'mask', which it does not declare lacking" in undeclared.detail
+    (declared,) = refusing_masks(lacks={"mask": "not written yet"}).results
+    assert declared.status == "unsupported"
+
+
+def test_a_refusal_of_a_dtype_that_is_declared_fails() -> None:
+    def refuses_float32(call: Call) -> Any:
+        raise UnsupportedError("odd", "float32", "not today")
+
+    verdict = check(backend("odd", refuses_float32, dtypes=("float32",)), only="C1: contiguous")
+    assert {result.status for result in verdict.results} == {"failed"}
+
+
+def test_a_refusal_of_a_size_stays_unsupported() -> None:
+    def refuses_sizes(call: Call) -> Any:
+        raise UnsupportedError("small", "a call of this size", "E = 11: at most 4")
+
+    verdict = check(backend("small", refuses_sizes, dtypes=("float32",)), only="C1: shape=3")
+    assert {result.status for result in verdict.results} == {"unsupported"}
+
+
 # Candidates that answer nothing, or rubbish.
 
 
@@ -233,6 +289,27 @@ def test_rubbish_is_not_conformant_and_does_not_stop_the_run(name: str) -> None:
     verdict = check(candidate)
     assert not verdict.conformant
     assert len(verdict.results) == len(catalogue(("float32",), "quick"))
+
+
+def test_an_error_that_names_nothing_is_a_warning_and_an_empty_one_fails() -> None:
+    def refusing(message: str) -> type:
+        class Refusing(NumpyLayer):
+            def check(self, *arrays: Any) -> None:
+                if len({x.ndim for x in arrays}) > 1:
+                    raise ValueError(message)
+                super().check(*arrays)
+
+        return Refusing
+
+    def result(message: str) -> Result:
+        only = "C8: q is 3-D"
+        (found,) = check(refusing(message), only=only, dtypes=("float32",)).results
+        return found
+
+    assert result("").status == "failed"
+    assert result("no").warning == "the error names no argument, shape or dtype: 'no'"
+    for message in ("queries must have four axes", "got (5, 3, 11)", "expected Float"):
+        assert (result(message).status, result(message).warning) == ("passed", "")
 
 
 def test_a_class_without_the_constructor_is_not_conformant() -> None:

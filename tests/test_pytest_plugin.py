@@ -46,9 +46,70 @@ def test_a_wrong_backend_fails_with_the_detail(tmp_path: Path) -> None:
     assert "first at b=" in done.stdout
 
 
-def test_an_unavailable_backend_is_skipped_with_its_reason(tmp_path: Path) -> None:
-    done = run_pytest("--backend", "cupy-matmul", folder=tmp_path)
-    assert "cupy is not installed" in done.stdout or "CuPy runs on" in done.stdout
+UNAVAILABLE = """
+from fullattention.backends import UnavailableError
+
+def backend(device):
+    raise UnavailableError("mine", "its library is not installed")
+"""
+
+
+def test_a_named_backend_that_cannot_run_fails_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(UNAVAILABLE)
+    done = run_pytest("--backend", str(path), folder=tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert "its library is not installed" in done.stdout
+
+
+def test_a_backend_on_which_nothing_can_be_tried_fails(tmp_path: Path) -> None:
+    path = tmp_path / "right.py"
+    path.write_text(BACKEND.replace("HIDDEN", "-np.inf"))
+    arguments = ("--backend", str(path), "--level", "quick", "--dtype", "float64")
+    done = run_pytest(*arguments, folder=tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert "no check could be tried" in done.stdout
+
+
+def run_all(folder: Path, *known: str, options: tuple[str, ...] = ()) -> tuple[int, str]:
+    """`--backend all` where these backends are known and no others: exit status and output."""
+    (folder / "known.py").write_text(
+        f"import fullattention.backends\nfullattention.backends.names = lambda: {list(known)}\n"
+    )
+    only = ("-p", "known", "-k", "runs_here", "--level", "quick")
+    done = run_pytest("--backend", "all", *only, *options, folder=folder)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_one_of_all_is_skipped_where_it_cannot_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(UNAVAILABLE)
+    status, output = run_all(tmp_path, "numpy-matmul", "mine.py")
+    assert status == 0, output
+    assert "its library is not installed" in output
+    assert "1 passed, 1 skipped" in output
+
+
+def test_one_of_all_is_skipped_where_it_takes_no_such_dtype(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(BACKEND.replace("HIDDEN", "-np.inf"))
+    float64 = ("--dtype", "float64")
+    status, output = run_all(tmp_path, "numpy-matmul", "mine.py", options=float64)
+    assert status == 0, output
+    assert "it takes float32" in output
+
+
+def test_one_of_all_that_is_broken_fails_and_the_others_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("1 / 0")
+    status, output = run_all(tmp_path, "numpy-matmul", "mine.py")
+    assert status == 1, output
+    assert "1 failed, 1 passed" in output
+    assert "does not import: ZeroDivisionError" in output
+
+
+def test_all_of_nothing_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(UNAVAILABLE)
+    status, output = run_all(tmp_path, "mine.py")
+    assert status not in (0, 1, 5), output
+    assert "none of 1 backends runs on 'cpu'" in output
 
 
 def test_a_missing_or_unknown_backend_is_a_usage_error(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fullattention.conformance.call import call_of, expected_of
 from fullattention.conformance.case import Case
 from fullattention.conformance.check import Check
 from fullattention.conformance.contract import SECTION_OF
-from fullattention.conformance.relations import CAUSAL, PROPERTIES, RELATIONS
+from fullattention.conformance.relations import CAUSAL
 from fullattention.conformance.subject import Subject, load_subject
 from fullattention.conformance.trial import run_check
 from tests.zoo.attending import Plain, right, scores
@@ -224,10 +224,7 @@ SIZES = st.builds(
     D=st.integers(2, 9),
 )
 
-TRIALS = [
-    *((name, relation, mask) for name, relation in RELATIONS.items() for mask in relation.masks),
-    *((name, trial, mask) for _, name, trial, kinds in PROPERTIES for mask in kinds),
-]
+TRIALS = [(name, trial, mask) for _, name, trial, mask in relations.trials()]
 
 
 @settings(derandomize=True, deadline=None, max_examples=150, database=None)

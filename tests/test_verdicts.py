@@ -13,6 +13,7 @@ import pytest
 from fullattention.cli import main
 from fullattention.conformance import check
 from fullattention.conformance.contract import TEXT
+from fullattention.conformance.ledger import requirements
 from fullattention.conformance.verify import differences
 from fullattention.records import Result, Verdict, read_one
 from fullattention.reports.badge import badge
@@ -62,6 +63,7 @@ def verdict(*results: Result, conformant: bool = False) -> Verdict:
         contract=1,
         suite="0.1.0",
         conformant=conformant,
+        requirements=requirements(results, "quick"),
         results=results,
         seconds=1.0,
     )
@@ -88,6 +90,22 @@ def test_the_table_counts_each_status_and_shows_the_worst_ratio_of_failures_too(
     text = as_text(verdict_blocks(verdict(FAILED, PASSED, EXPECTED), TEXT, ""))
     (row,) = [line.split() for line in text.splitlines() if line.startswith("all ")]
     assert row == ["all", "1", "1", "0", "0", "1", "0", "123"]
+
+
+def test_each_requirement_has_a_row_with_what_repeats_its_worst_check() -> None:
+    better = dataclasses.replace(FAILED, check="M7: better", ratio=0.5, status="passed")
+    one = verdict(FAILED, better, PASSED)
+    blocks = verdict_blocks(one, TEXT, "fullattention check mine.py")
+    text = as_text(blocks)
+    (row,) = [line for line in text.splitlines() if line.startswith("M7  ")]
+    assert row.split(maxsplit=4) == ["M7", "failed", "2", "123", "--only 'M7: a <case> & more'"]
+    (row,) = [line for line in text.splitlines() if line.startswith("N1  ")]
+    assert row.split(maxsplit=3)[:3] == ["N1", "passed", "1"]
+    assert "Without a check at level quick: C1, C2" in text
+    assert "| N1   | passed   |" in as_markdown(blocks)
+    assert "<td>M7</td>" in as_html(blocks)
+    alone = dataclasses.replace(one, only="M7")
+    assert "Without a check" not in as_text(verdict_blocks(alone, TEXT, ""))
 
 
 def test_markdown_and_page_escape_what_the_candidate_says() -> None:
@@ -131,6 +149,41 @@ def test_differences_name_each_check_and_version_that_changed() -> None:
         "M7: a <case> & more: was failed, is passed",
         "M6: x: was absent, is expected",
     ]
+
+
+def test_differences_name_what_is_declared_otherwise() -> None:
+    before = dataclasses.replace(
+        verdict(PASSED),
+        precision={"float32": {"u_acc": 0.5, "tile": 16}, "float64": {"u_acc": 0.25}},
+        lacks={"mask": "later"},
+        deviates={"N4": "leaks"},
+    )
+    after = dataclasses.replace(
+        before,
+        precision={"float32": {"u_acc": 1.0, "tile": 16}},
+        lacks={"mask": "never"},
+        deviates={},
+    )
+    assert differences(before, after) == [
+        "precision of float32: u_acc: was 0.5, is 1.0",
+        "float64: was declared, is not declared",
+        "lacks mask: was later, is never",
+        "deviates from N4: was leaks, is not declared",
+    ]
+
+
+@pytest.mark.parametrize(("now", "told"), [(0.26, False), (0.49, False), (0.6, True), (0.1, True)])
+def test_differences_name_a_worst_error_that_is_another_beyond_a_factor(
+    now: float, told: bool
+) -> None:
+    before, after = verdict(PASSED), verdict(dataclasses.replace(PASSED, ratio=now))
+    line = f"N1: worst error/bound was 0.25, is {now:.3g}"
+    assert differences(before, after) == ([line] if told else [])
+
+
+def test_differences_between_tiny_errors_are_not_told() -> None:
+    tiny, small = (verdict(dataclasses.replace(PASSED, ratio=ratio)) for ratio in (1e-6, 0.04))
+    assert differences(tiny, small) == differences(small, tiny) == []
 
 
 def test_a_recorded_verdict_is_verified_and_a_change_is_found(

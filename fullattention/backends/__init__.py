@@ -2,7 +2,7 @@
 
 from fullattention.backends.errors import InvalidInputError, UnavailableError, UnsupportedError
 from fullattention.backends.interface import CAPABILITIES, Arrays, Attend, Backend
-from fullattention.backends.precision import Precision, flash, prescaled, standard, stored
+from fullattention.backends.precision import Precision, flash, prescaled, standard, stored, tf32
 from fullattention.backends.registry import load, names
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "prescaled",
     "standard",
     "stored",
+    "tf32",
 ]

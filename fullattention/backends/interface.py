@@ -45,6 +45,7 @@ CAPABILITIES: Mapping[str, str] = MappingProxyType(
         "double_backward": "its gradients can be differentiated again",
         "wide_scores": "scores beyond the input dtype's range do not overflow",
         "determinism": "the same input gives the same bits twice",
+        "deterministic_gradient": "gradients, where it has them, have the same bits twice",
     }
 )
 """What a backend does unless its `lacks` says otherwise."""

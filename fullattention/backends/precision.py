@@ -59,6 +59,9 @@ class Precision:
     """Absolute error of a weight that underflows before that product."""
     tile: int = 0
     """Smallest number of keys between two rescalings of an online softmax; 0: not online."""
+    blocked: bool = False
+    """Whether sums run within tiles of exactly `tile` keys, and then over the tiles' sums: over
+    many keys that errs far less than one long sum."""
     recompute: bool = False
     """Whether weights are rebuilt as exp(score - logsumexp)."""
 
@@ -130,15 +133,25 @@ def tensor_cores(model: Precision, dtype: str) -> Precision:
     )
 
 
+def tf32(dtype: str) -> Precision:
+    """Products of float32 by tensor cores, which round operands to TF32 and truncate sums."""
+    model = standard(dtype)
+    if dtype != "float32":
+        return tensor_cores(model, dtype)
+    u = UNIT_ROUNDOFF["tf32"]
+    return replace(model, u_in=u, u_weights=u, u_acc=2 * model.u_acc)
+
+
 def widest(*models: Precision) -> Precision:
     """A model that covers several, for an implementation that picks its kernel by itself.
 
-    Each figure is the largest of the given ones; an online softmax's smallest tile counts.
+    Each figure is the largest of the given ones; an online softmax's smallest tile counts, and
+    sums are taken for long ones.
     """
     tiles = [model.tile for model in models if model.tile]
     largest = {
         name: max(getattr(model, name) for model in models)
         for name in Precision.__dataclass_fields__
-        if name != "tile"
+        if name not in ("tile", "blocked")
     }
     return Precision(**largest, tile=min(tiles, default=0))

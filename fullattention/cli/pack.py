@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         dest="precision_class",
         default="standard",
         metavar="CLASS",
-        help="how the implementation rounds: standard (default), stored, prescaled or flash",
+        help="how it rounds: standard (default), stored, prescaled, flash or tf32",
     )
     _add_dtype(parser)
     parser.set_defaults(run=judge)

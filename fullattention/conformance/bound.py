@@ -103,15 +103,16 @@ def bounds(
     p = precision
     S = exact.k.shape[1]
     tiles = math.ceil(S / p.tile) if p.tile else 0
+    terms = (min(S, p.tile) if p.blocked and p.tile else S) + tiles
     with np.errstate(all="ignore"):
         visible = np.isfinite(exact.scores)
         score_error = _score_error(exact, p, visible, probabilistic)
         exponent = _exponent_error(exact, p, visible, score_error, tiles)
         interval = _softmax_interval(exact, visible, exponent)
-        gamma_sum = gamma(S + tiles, p.u_softmax, probabilistic)
+        gamma_sum = gamma(terms, p.u_softmax, probabilistic)
         growth = (1 + gamma_sum / (1 - gamma_sum)) * (1 + p.u_softmax) ** 3 * (1 + p.u_weights)
         weights_bound = _weights_bound(exact, p, visible, interval, score_error, growth)
-        product = gamma(S + tiles, p.u_acc, probabilistic)
+        product = gamma(terms, p.u_acc, probabilistic)
         out_bound = _out_bound(exact, p, visible, interval, growth, product)
     settled = exact.settled
     return (

@@ -31,13 +31,18 @@ MOST_CASES = 12
 def diagnose(subject: Subject, results: Sequence[Result] = ()) -> list[str]:
     """What the candidate does wrong, a line for each independent mistake; empty if nothing shows.
 
+    Where it raises what no check showed, the one line says so.
+
     Args:
         subject: the candidate.
         results: what its checks found; they add to where a mistake without a name is looked for.
     """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return [*_lines(subject, results), *_torchs_own(subject, results)]
+        try:
+            return [*_lines(subject, results), *_torchs_own(subject, results)]
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a candidate may raise anything
+            return [f"none: while it was sought, {type(error).__qualname__} was raised: {error}"]
 
 
 def _lines(subject: Subject, results: Sequence[Result]) -> list[str]:

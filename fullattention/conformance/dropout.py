@@ -29,7 +29,7 @@ from fullattention.conformance.case import (
     put_mask,
     run,
 )
-from fullattention.conformance.check import Checks, case_check
+from fullattention.conformance.check import Checks, Evidence, case_check
 from fullattention.conformance.core import refuses
 from fullattention.conformance.subject import Layer, Subject
 from fullattention.conformance.weights import compare_product
@@ -109,8 +109,8 @@ def _one_is_zero(subject: Subject, case: Case) -> None:
         raise Failed(f"p = 1 must give zeros, got {got.ravel()[0]} and others")
 
 
-def _refused(subject: Subject, case: Case, p: float) -> None:
-    refuses(lambda: run(subject, case, dropout=p, training=True))
+def _refused(subject: Subject, case: Case, p: float) -> Evidence:
+    return refuses(lambda: run(subject, case, dropout=p, training=True))
 
 
 def _dropped(subject: Subject, case: Case, p: float) -> np.ndarray:

@@ -12,6 +12,7 @@ from fullattention.conformance import addresses, masks
 from fullattention.conformance.case import (
     DISTINCT,
     Case,
+    Failed,
     Refused,
     compare,
     exact,
@@ -33,6 +34,9 @@ DROPOUT = 0.5
 EDGES = (1, 16, 33, 64, 65, 129)
 LAYOUTS = ("heads-first", "packed", "every-other", "shared-heads")
 
+TIMES = 10
+"""That gradients are taken again."""
+
 STEP = 1e-5
 """Of the central difference that second derivatives are compared with; its error is about 1e-9."""
 
@@ -49,6 +53,9 @@ def checks(dtype: str, primary: bool) -> Checks:
     for regime in ("large", "value-offset", "one-hot", "tiny-values"):
         yield _check("G1", "", base.but(data=regime), through_out)
     yield _check("G2", "", base.but(weights=True), _through_weights, quick=True)
+    for shape in (Sizes(3, 33, 33, 4, 8, 8), Sizes(2, 70, 97, 2, 16, 16)):
+        ordered = "determinism deterministic_gradient"
+        yield _check("C9", "twice", base.but(shape=shape), _deterministic, needs=ordered)
     if primary:
         yield from _sizes_and_layouts(base, causal)
         yield _check("G1", "eval with p=0.5", base, _in_eval, quick=True, needs="arguments")
@@ -185,6 +192,17 @@ def through_out(subject: Subject, case: Case) -> float:
     """
     g_out, _ = _cotangents(case)
     return _judge(subject, case, _gradients(subject, case, (g_out, None)), g_out, None)
+
+
+def _deterministic(subject: Subject, case: Case) -> None:
+    """The same gradients every time: sums over queries are where blocks of threads meet."""
+    g_out, _ = _cotangents(case)
+    first = _gradients(subject, case, (g_out, None))
+    for _ in range(TIMES):
+        again = _gradients(subject, case, (g_out, None))
+        for name, before, after in zip("qkv", first, again, strict=True):
+            if after.tobytes() != before.tobytes():
+                raise Failed(f"the same input gave the gradient of {name} other bits")
 
 
 def _through_weights(subject: Subject, case: Case) -> float:

@@ -25,7 +25,7 @@ from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.check import Check
 from fullattention.conformance.diagnosis import diagnose
 from fullattention.conformance.subject import Declaration, declaration_of, load_subject
-from fullattention.conformance.trial import failure, result_of, run_check
+from fullattention.conformance.trial import result_of, run_check
 from fullattention.records import Environment, Result
 
 TIMEOUT = 60.0
@@ -86,7 +86,7 @@ class IsolatedCandidate:
                 self._start()
             except (UnavailableError, LookupError, TypeError) as error:
                 self.losses = LOSSES
-                return failure(self.declaration, check, f"could not be loaded again: {error}")
+                return result_of(check, "failed", f"could not be loaded again: {error}")
         try:
             self.connection.send(check.id)
             patience = SLOW * self.timeout if check.full else self.timeout
@@ -99,7 +99,7 @@ class IsolatedCandidate:
             return self._lost(check, f"took the process down: {ending(self.process.exitcode)}")
 
     def diagnose(self, results: Sequence[Result]) -> Sequence[str]:
-        """What the candidate computes instead, or where it is wrong; nothing if it will not say."""
+        """What the candidate computes instead, or where it is wrong, or why nothing is known."""
         if self.losses or not self.process.is_alive():
             return ()  # what hangs or crashes is named by its checks
         try:
@@ -108,8 +108,10 @@ class IsolatedCandidate:
                 lines: Sequence[str] = self.connection.recv()
                 return lines
         except (EOFError, OSError):
-            pass
-        return ()
+            self.process.join()
+            ended = ending(self.process.exitcode)
+            return (f"none: it took the process down while it was asked: {ended}",)
+        return (f"none: it did not come within {self.timeout:g} s",)
 
     def _start(self) -> tuple[Declaration, Environment | None]:
         context = multiprocessing.get_context("spawn")
@@ -140,8 +142,7 @@ class IsolatedCandidate:
         self.losses += 1
         printed = self.log.read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:]
         self._stop()
-        result = failure(self.declaration, check, detail)
-        return dataclasses.replace(result, output=printed)
+        return dataclasses.replace(result_of(check, "failed", detail), output=printed)
 
     def _stop(self) -> None:
         self.process.kill()

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Sizes
 from fullattention.conformance import masks
 from fullattention.conformance.case import (
@@ -19,6 +20,7 @@ from fullattention.conformance.case import (
     NotHere,
     Refused,
     answer,
+    check_case,
     compare,
     expected_of,
     inputs,
@@ -26,7 +28,7 @@ from fullattention.conformance.case import (
     layer_for,
     run,
 )
-from fullattention.conformance.check import Checks, case_check
+from fullattention.conformance.check import Check, Checks, Evidence, Trial, case_check
 from fullattention.conformance.core import overwrite
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Subject
@@ -51,13 +53,23 @@ BEYOND = 2**31
 ENORMOUS = 2**20
 """Batch and heads of a call whose result, 32 TiB in float32, no machine holds."""
 
+LEAST_ASKED, MOST_ASKED = 2.0**40, 2.0**50
+"""Bytes that such a call may ask for first: a number for each score, or all of it in pieces more
+than once; nothing else that a message might count is as large."""
+
+MEMORY = re.compile("(?i)memory|alloc")
+"""What an error is about, in words."""
+
+NUMBER = re.compile(r"(?<![\w.])(\d[\d_,]*(?:\.\d+)?(?:[eE]\+?\d+)?)(?:\s*([KMGTPE])i?B\b)?")
+"""A number, and its unit if that is one of bytes."""
+
 
 def checks(dtype: str, primary: bool) -> Checks:
     """The section's checks, in the primary dtype; one in float16, for the memory that it takes."""
     base = Case(dtype=dtype)
     if dtype == "float16":
         long = base.but(shape=Sizes(1, BEYOND // 64 + 1, 2, 1, 2, 64))
-        yield case_check("L1", long, many_elements, "V has 2^31 elements and more", full=True)
+        yield _limit(long, many_elements, "V has 2^31 elements and more", full=True)
     if not primary:
         return
     for shape in (
@@ -69,10 +81,24 @@ def checks(dtype: str, primary: bool) -> Checks:
         Sizes(1, 65537, 2, 1, 4, 4),
         Sizes(1, 2, 65537, 1, 4, 4),
     ):
-        yield case_check("L1", base.but(shape=shape), full=shape not in USUAL)
+        yield _limit(base.but(shape=shape), full=shape not in USUAL)
     for case in (base, base.but(mask="random/B1LS")):
-        yield case_check("L1", case, far_apart, "2^31 elements between batch entries", full=True)
+        yield _limit(case, far_apart, "2^31 elements between batch entries", full=True)
     yield case_check("L2", base, _out_of_memory, "more memory than there is", full=True)
+
+
+def _limit(case: Case, trial: Trial = check_case, label: str = "", *, full: bool) -> Check:
+    """A trial that may be refused, if the refusal names the limit."""
+
+    def tried(subject: Subject, case: Case) -> Evidence | float | None:
+        try:
+            return trial(subject, case)
+        except UnsupportedError as error:
+            if not NUMBER.search(error.reason):
+                raise Failed(f"refused, and no limit is named: {error.reason!r}") from error
+            raise
+
+    return case_check("L1", case, tried, label, full=full)
 
 
 def far_apart(subject: Subject, case: Case, distance: int = BEYOND) -> float:
@@ -178,12 +204,33 @@ def _out_of_memory(subject: Subject, case: Case) -> float:
     try:
         with _memory_limit(subject.device):
             layer_for(subject, case)(*inputs, None)
-    except Exception as error:
-        if not re.search(r"\d", str(error)):
-            raise Failed(f"out of memory does not say how much was asked: {error!r}") from error
+    except UnsupportedError:
+        raise  # by a limit of its own, before any memory is asked for
+    except Exception as error:  # noqa: BLE001 - what it says is judged
+        _require_amount(error)
     else:
         raise Failed("a result of 32 TiB was returned")
     return judge(run(subject, case), expected_of(subject, case))
+
+
+def _require_amount(error: Exception) -> None:
+    """Require that an error is about memory, and says how much was asked for.
+
+    Raises:
+        Failed: it is not, or does not.
+    """
+    message = str(error)
+    if not isinstance(error, MemoryError) and not MEMORY.search(message):
+        raise Failed(f"out of memory shows as another error: {error!r}") from error
+    if not any(LEAST_ASKED <= size <= MOST_ASKED for size in _sizes_in(message)):
+        raise Failed(f"out of memory does not say how much was asked: {error!r}") from error
+
+
+def _sizes_in(message: str) -> Iterator[float]:
+    """Each number of a message, in bytes; one without a unit stands for itself."""
+    for number, unit in NUMBER.findall(message):
+        power = " KMGTPE".index(unit or " ")
+        yield float(re.sub("[_,]", "", number)) * 1024.0**power
 
 
 @contextlib.contextmanager

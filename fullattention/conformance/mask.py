@@ -26,7 +26,7 @@ from fullattention.conformance.case import (
     put_mask,
     run,
 )
-from fullattention.conformance.check import Check, Checks, case_check
+from fullattention.conformance.check import Check, Checks, Evidence, case_check
 from fullattention.conformance.core import refuses, refuses_case
 from fullattention.conformance.subject import Subject
 
@@ -150,10 +150,10 @@ def _with_layout(subject: Subject, case: Case, layout: str) -> float:
 
 
 def _refused_mask(requirement: str, base: Case, label: str, mask: np.ndarray) -> Check:
-    def trial(subject: Subject, case: Case) -> None:
+    def trial(subject: Subject, case: Case) -> Evidence:
         given: Any = as_mask(subject, mask)
         flagged = case.but(mask="none/LS")  # any mask: only the flag counts
-        refuses(lambda: layer_for(subject, flagged)(*put(subject, case), given))
+        return refuses(lambda: layer_for(subject, flagged)(*put(subject, case), given))
 
     return case_check(requirement, base, trial, f"{label} is refused", quick=True, needs="mask")
 

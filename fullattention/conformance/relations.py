@@ -7,7 +7,8 @@ rounding may tell the two apart, and nothing where two results must have the sam
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -27,6 +28,15 @@ Follows = Callable[[np.ndarray], np.ndarray]
 SQUARE = Sizes(2, 7, 7, 3, 11, 13)
 LONG = Sizes(1, 6, 70, 2, 12, 9)
 """More keys than a tile."""
+
+DRAWS = 6
+"""Shapes that nobody chose on which the full level tries each relation too."""
+
+LENGTHS = ((2, 4), (2, 40), (3, 80), (2, 4), (1, 34), (2, 34))
+"""The range of each of their axes: B, L, S, H, E, D."""
+
+REGIMES = ("normal", "uniform", "large", "staircase", "value-offset")
+"""Data of those shapes."""
 
 OFF, GIVEN, CAUSAL = masks.OFF, "random/BHLS", masks.CAUSAL
 
@@ -89,6 +99,30 @@ def checks(dtype: str, primary: bool) -> Checks:
     for mask in (OFF, GIVEN):
         returned = _case(dtype, mask).but(weights=True)
         yield _check("W1", "identity as V gives the weights", returned, _equal_weights, quick=True)
+    for requirement, name, trial, mask in trials():
+        for case in _drawn(name, dtype, mask):
+            yield _check(requirement, name, case, trial, full=True)
+
+
+def trials() -> Iterator[tuple[str, str, Trial, str]]:
+    """Each relation and property under each of its masks: requirement, name, trial, mask."""
+    for name, relation in RELATIONS.items():
+        for mask in relation.masks:
+            yield relation.requirement, name, relation, mask
+    for requirement, name, trial, kinds in PROPERTIES:
+        for mask in kinds:
+            yield requirement, name, trial, mask
+
+
+def _drawn(name: str, dtype: str, mask: str) -> Iterator[Case]:
+    """Cases with drawn shapes and data, the same every time."""
+    rng = np.random.default_rng(zlib.crc32(f"{name} {dtype} {mask}".encode()))
+    for seed in range(1, DRAWS + 1):
+        shape = Sizes(*(int(rng.integers(low, high)) for low, high in LENGTHS))
+        if mask == CAUSAL:
+            shape = shape._replace(S=shape.L)
+        data = str(rng.choice(REGIMES))
+        yield Case(shape=shape, dtype=dtype, data=data, mask=mask, seed=seed)
 
 
 def _case(dtype: str, mask: str) -> Case:
@@ -96,10 +130,18 @@ def _case(dtype: str, mask: str) -> Case:
     return case.but(shape=SQUARE) if mask == CAUSAL else case
 
 
-def _check(requirement: str, name: str, case: Case, trial: Trial, *, quick: bool = False) -> Check:
+def _check(
+    requirement: str,
+    name: str,
+    case: Case,
+    trial: Trial,
+    *,
+    quick: bool = False,
+    full: bool = False,
+) -> Check:
     if requirement == "N1" and case.dtype == "float64":
         requirement = "N5"
-    return case_check(requirement, case, trial, f"relation: {name}", quick=quick)
+    return case_check(requirement, case, trial, f"relation: {name}", quick=quick, full=full)
 
 
 # What is changed.

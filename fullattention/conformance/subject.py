@@ -22,6 +22,7 @@ LAYER_LACKS: Mapping[str, str] = {
     "masked_rows=zero": "Time-Series-Library's layer gives NaN in fully hidden rows",
     "wide_scores": "a class declares no precision, so scores may be stored in the input's dtype",
     "double_backward": "a class declares no second derivative",
+    "deterministic_gradient": "a class does not declare in which order its backward pass sums",
 }
 """What a class is not asked for beyond the capabilities of a backend, and why."""
 

@@ -6,56 +6,98 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from fullattention.backends import UnavailableError, names
 from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.check import Check
-from fullattention.conformance.ledger import unobserved
+from fullattention.conformance.ledger import EXECUTED, unobserved
 from fullattention.conformance.subject import Subject, load_subject
 from fullattention.conformance.trial import run_check
 from fullattention.records import Result
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A backend that is to be checked."""
+
+    subject: Subject | UnavailableError | LookupError | TypeError
+    """Itself, or why there is none."""
+    by_name: bool
+    """Whether it was named, and is not just one of `all`."""
+    checks: tuple[Check, ...] = ()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every check for every backend; a backend that cannot run here is one test that says why."""
+    """Every check for every backend, and a test that says of each whether it can be tried."""
     given = metafunc.config.getoption
     specs = given("backend")
     if not specs:
         raise pytest.UsageError("--backend is missing: a name, module:object, path.py or `all`")
-    specs = names() if specs == ["all"] else specs
-    found = {spec: _load(spec, given("device")) for spec in specs}
+    by_name = specs != ["all"]
+    asked = {spec: _ask(spec, given, by_name=by_name) for spec in (specs if by_name else names())}
+    loaded = {spec: one for spec, one in asked.items() if isinstance(one.subject, Subject)}
+    if not loaded and not by_name:
+        raise pytest.UsageError(f"none of {len(asked)} backends runs on {given('device')!r}")
     if metafunc.function is test_backend_runs_here:
-        metafunc.parametrize("subject", found.values(), ids=found.keys())
-        return
-    subjects = {spec: one for spec, one in found.items() if isinstance(one, Subject)}
-    if metafunc.function is test_declared_deviations_are_observed:
-        metafunc.parametrize("subject", subjects.values(), ids=subjects.keys())
-        return
-    dtypes = tuple(given("dtype"))
-    trials = {
-        f"{spec}-{check.id}": (subject, check)
-        for spec, subject in subjects.items()
-        for check in catalogue(dtypes or subject.dtypes, given("level"))
-    }
-    metafunc.parametrize(("subject", "check"), trials.values(), ids=trials.keys())
+        metafunc.parametrize("asked", asked.values(), ids=asked.keys())
+    elif metafunc.function is test_declared_deviations_are_observed:
+        subjects = [one.subject for one in loaded.values()]
+        metafunc.parametrize("subject", subjects, ids=loaded.keys())
+    else:
+        trials = {
+            f"{spec}-{check.id}": (one.subject, check)
+            for spec, one in loaded.items()
+            for check in one.checks
+        }
+        metafunc.parametrize(("subject", "check"), trials.values(), ids=trials.keys())
+
+
+def _ask(spec: str, given: Callable[[str], Any], *, by_name: bool) -> Asked:
+    """A backend with its checks: of the dtypes asked for or, as one of all, of those it takes.
+
+    Raises:
+        UsageError: it is named, and there is no such backend.
+    """
+    subject = _load(spec, given("device"))
+    if isinstance(subject, LookupError | TypeError) and by_name:
+        raise pytest.UsageError(subject.args[0]) from subject
+    if not isinstance(subject, Subject):
+        return Asked(subject, by_name)
+    dtypes = tuple(given("dtype")) or subject.dtypes
+    if not by_name:
+        dtypes = tuple(dtype for dtype in dtypes if dtype in subject.precision)
+    return Asked(subject, by_name, catalogue(dtypes, given("level")) if dtypes else ())
 
 
 @functools.cache
-def _load(spec: str, device: str) -> Subject | UnavailableError:
+def _load(spec: str, device: str) -> Subject | UnavailableError | LookupError | TypeError:
     try:
         return load_subject(spec, device)
-    except UnavailableError as error:
+    except (UnavailableError, LookupError, TypeError) as error:
         return error
-    except (LookupError, TypeError, ValueError) as error:
+    except ValueError as error:  # the device
         raise pytest.UsageError(error.args[0]) from error
 
 
-def test_backend_runs_here(subject: Subject | UnavailableError) -> None:
-    """The backend was found and loaded; one that cannot run here is skipped with its reason."""
-    if isinstance(subject, UnavailableError):
+def test_backend_runs_here(asked: Asked) -> None:
+    """The backend is there, and some check can be tried on it.
+
+    One of `all` is skipped with its reason where its library is missing, or takes no such dtype.
+    """
+    subject = asked.subject
+    if isinstance(subject, UnavailableError) and not asked.by_name:
         pytest.skip(subject.reason)
+    if not isinstance(subject, Subject):
+        pytest.fail(str(subject), pytrace=False)
+    if not asked.checks:
+        pytest.skip(f"it takes {', '.join(subject.dtypes)}")
+    if not any(run_check(subject, check).status in EXECUTED for check in asked.checks):
+        pytest.fail("no check could be tried on it", pytrace=False)
 
 
 def test_requirement(subject: Subject, check: Check) -> None:

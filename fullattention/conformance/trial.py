@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 
 from fullattention.backends.errors import UnsupportedError
+from fullattention.backends.interface import CAPABILITIES
 from fullattention.conformance.case import Failed, NotHere, Refused
 from fullattention.conformance.check import Check, Evidence
 from fullattention.conformance.data import numpy_dtype
@@ -23,15 +24,15 @@ def run_check(subject: Subject, check: Check) -> Result:
             warnings.simplefilter("ignore")  # NaN and overflow are part of many cases
             found = check.run(subject)
     except Failed as error:
-        return failure(subject, check, str(error), error.ratio)
+        return _wrong(subject, check, error)
     except NotHere as error:
         return result_of(check, "not run", str(error))
     except Refused as error:
         return result_of(check, "unsupported", str(error))
     except UnsupportedError as error:
-        return result_of(check, "unsupported", f"{error.capability}: {error.reason}")
+        return _unsupported(subject, check, error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a candidate may raise anything
-        return failure(subject, check, f"raised {type(error).__qualname__}: {error}")
+        return result_of(check, "failed", f"raised {type(error).__qualname__}: {error}")
     evidence = found if isinstance(found, Evidence) else Evidence(ratio=found)
     passed = result_of(check, "passed", ratio=evidence.ratio)
     return dataclasses.replace(passed, bits=evidence.bits, warning=evidence.warning)
@@ -53,14 +54,25 @@ def _missing(subject: Subject, check: Check) -> Result | None:
     return None
 
 
-def failure(
-    declaration: Declaration, check: Check, detail: str, ratio: float | None = None
-) -> Result:
-    """A failed check, or one that deviates where the candidate declares so."""
+def _wrong(declaration: Declaration, check: Check, error: Failed) -> Result:
+    """A wrong answer fails, or deviates where the candidate declares so.
+
+    Only an answer does: a declared deviation excuses no exception, hang or crash.
+    """
     reason = declaration.deviates.get(check.requirement)
     if reason is None:
-        return result_of(check, "failed", detail, ratio)
-    return result_of(check, "deviates", f"declared: {reason}; observed: {detail}", ratio)
+        return result_of(check, "failed", str(error), error.ratio)
+    return result_of(check, "deviates", f"declared: {reason}; observed: {error}", error.ratio)
+
+
+def _unsupported(declaration: Declaration, check: Check, error: UnsupportedError) -> Result:
+    """A refusal, which fails where it is for want of something that is not declared lacking."""
+    asked = error.capability
+    known = asked in CAPABILITIES or asked in declaration.precision
+    if known and asked not in declaration.lacks:
+        detail = f"refused for want of {asked!r}, which it does not declare lacking: {error.reason}"
+        return result_of(check, "failed", detail)
+    return result_of(check, "unsupported", f"{asked}: {error.reason}")
 
 
 def result_of(check: Check, status: Status, detail: str = "", ratio: float | None = None) -> Result:

@@ -2,31 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from fullattention.conformance.ledger import Exceptions
 from fullattention.records import Verdict
 
 SKIPPED = "skipped: "
 
+FACTOR = 2.0
+"""Times by which a requirement's worst error over bound may change: libraries sum in another order
+on another machine, and by the number of threads."""
+
+SMALL = 0.05
+"""An error over bound below which no change is told."""
+
 
 def differences(recorded: Verdict, anew: Verdict) -> list[str]:
-    """What a second run found otherwise, a line each; versions that changed come first."""
-    lines = [
-        f"{name} was {before}, is {after}"
-        for name, before, after in (
-            ("suite", recorded.suite, anew.suite),
-            ("contract", recorded.contract, anew.contract),
-            (recorded.library, recorded.library_version, anew.library_version),
-        )
-        if before != after
+    """What a second run found otherwise, a line each: versions, declarations, results, errors."""
+    return [
+        *_versions(recorded, anew),
+        *_declarations(recorded, anew),
+        *_statuses(recorded, anew),
+        *_errors(recorded, anew),
     ]
+
+
+def _versions(recorded: Verdict, anew: Verdict) -> Iterator[str]:
+    for name, before, after in (
+        ("suite", recorded.suite, anew.suite),
+        ("contract", recorded.contract, anew.contract),
+        (recorded.library, recorded.library_version, anew.library_version),
+    ):
+        if before != after:
+            yield f"{name} was {before}, is {after}"
+
+
+def _declarations(recorded: Verdict, anew: Verdict) -> Iterator[str]:
+    for dtype in {**recorded.precision, **anew.precision}:
+        before, after = (one.precision.get(dtype) for one in (recorded, anew))
+        if before is None or after is None:
+            yield f"{dtype}: was {_declared(before)}, is {_declared(after)}"
+        else:
+            yield from _changed(f"precision of {dtype}: ", before, after)
+    yield from _changed("lacks ", recorded.lacks, anew.lacks)
+    yield from _changed("deviates from ", recorded.deviates, anew.deviates)
+
+
+def _declared(value: object) -> str:
+    return "not declared" if value is None else "declared"
+
+
+def _changed(what: str, before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
+    """A line for each entry that is declared otherwise."""
+    for name in {**before, **after}:
+        was, now = (one.get(name, "not declared") for one in (before, after))
+        if was != now:
+            yield f"{what}{name}: was {was}, is {now}"
+
+
+def _statuses(recorded: Verdict, anew: Verdict) -> Iterator[str]:
     before = {result.check: result for result in recorded.results}
     after = {result.check: result for result in anew.results}
     for check in {**before, **after}:
         was = before[check].status if check in before else "absent"
         now = after[check].status if check in after else "absent"
         if was != now:
-            lines.append(f"{check}: was {was}, is {now}")
-    return lines
+            yield f"{check}: was {was}, is {now}"
+
+
+def _errors(recorded: Verdict, anew: Verdict) -> Iterator[str]:
+    """Requirements whose worst error over bound is another by more than `FACTOR`."""
+    after = {one.requirement: one.worst_ratio for one in anew.requirements}
+    for one in recorded.requirements:
+        was, now = one.worst_ratio, after.get(one.requirement)
+        if was is None or now is None:
+            continue
+        low, high = sorted((max(was, SMALL), max(now, SMALL)))
+        if high > FACTOR * low:
+            yield f"{one.requirement}: worst error/bound was {was:.3g}, is {now:.3g}"
 
 
 def exceptions_of(recorded: Verdict) -> Exceptions:

@@ -1,4 +1,4 @@
-"""A verdict as text: a table by section of the contract, then what failed and how to repeat it."""
+"""A verdict as text: by section, what failed and how to repeat it, and by requirement."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def verdict_blocks(verdict: Verdict, texts: Mapping[str, str], command: str) -> 
         *_reasons(verdict.results, "expected", "Failures that were expected"),
         *_reasons(verdict.results, "unsupported", "Unsupported"),
         *_reasons(verdict.results, "not run", "Not run"),
+        *_requirements(verdict, command),
     ]
 
 
@@ -126,6 +127,33 @@ def _reasons(results: Iterable[Result], status: str, title: str) -> list[Block]:
 def _without_case(detail: str) -> str:
     """The reason without what was observed in one case."""
     return detail.partition("; observed: ")[0].removeprefix("declared: ").removeprefix("expected: ")
+
+
+def _requirements(verdict: Verdict, command: str) -> list[Block]:
+    """Each requirement's status and worst error, with what repeats the check that made it."""
+    tried = [one for one in verdict.requirements if one.checks]
+    untried = ", ".join(one.requirement for one in verdict.requirements if not one.checks)
+    if not tried:
+        return []
+    rows = [
+        (
+            one.requirement,
+            one.status,
+            str(one.checks),
+            digits(one.worst_ratio),
+            f"--only {shlex.quote(one.worst_check)}" if one.worst_check else "-",
+        )
+        for one in tried
+    ]
+    columns = ("id", "status", "checks", "error/bound", "the worst again")
+    blocks: list[Block] = [
+        Heading("Requirements"),
+        Lines([f"`{command}` with the last column repeats the check with the worst error/bound."]),
+        Table(columns, rows, right=("checks", "error/bound")),
+    ]
+    if untried and not verdict.only:
+        blocks.append(Lines([f"Without a check at level {verdict.level}: {untried}."]))
+    return blocks
 
 
 def _by_requirement(results: Iterable[Result], status: str) -> dict[str, list[Result]]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from fullattention.backends.precision import DTYPES
 from fullattention.backends.torch_leak import leaks
-from fullattention.conformance.catalogue import catalogue
+from fullattention.conformance.catalogue import LEVELS, catalogue
 from fullattention.conformance.check import Check
 from fullattention.conformance.subject import Subject
 from fullattention.conformance.trial import run_check
-from fullattention.records import Level, Result
-
-SECTIONS = ("core", "scale", "mask", "numerics", "weights", "dropout")
+from fullattention.records import Result
 
 
-def checks_of(level: Level, dtypes: tuple[str, ...] = DTYPES) -> list[Check]:
-    return [one for one in catalogue(dtypes, level) if one.section in SECTIONS]
+def checks_of(requirements: tuple[str, ...], dtypes: tuple[str, ...]) -> list[Check]:
+    """Those of the standard level; of what it has none of, those of the full level."""
+    for level in LEVELS[1:]:
+        found = [one for one in catalogue(dtypes, level) if one.requirement in requirements]
+        if found:
+            return found
+    return []
 
 
 def first_failure(subject: Subject, requirements: tuple[str, ...]) -> Result | None:
     """One failed check is enough to be nonconformant."""
-    for one in checks_of("standard", tuple(d for d in DTYPES if d in subject.precision)):
-        if one.requirement in requirements:
-            result = run_check(subject, one)
-            if result.status == "failed":
-                return result
+    for one in checks_of(requirements, subject.dtypes):
+        result = run_check(subject, one)
+        if result.status == "failed":
+            return result
     return None
 
 

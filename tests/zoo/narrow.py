@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from fullattention.backends.interface import Array
-from tests.faulty_backward import backend_with
 from tests.zoo.attending import Call, Plain, Result, product, right
 from tests.zoo.faulty.determinism import in_any_order
-from tests.zoo.faulty.layout import beyond
-from tests.zoo.faulty.making import fault, if_, keys_dropped_from, on_out
+from tests.zoo.faulty.making import fault, if_, keys_dropped_from
 from tests.zoo.faulty.precision import in_float32
 from tests.zoo.layers import NumpyLayer
 from tests.zoo.specimen import Specimen
@@ -101,32 +99,12 @@ class WeightsNotContiguous(NumpyLayer):
         return super().returned(out, a)
 
 
-class MemoryErrorHidden(NumpyLayer):
-    """Out of memory is reported without a figure."""
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        try:
-            return super().__call__(*arguments, **named)
-        except MemoryError as error:
-            raise RuntimeError("out of memory") from error
-
-
 def layer(candidate: type, violates: str) -> Specimen:
     return Specimen(
         name=candidate.__name__,
         kind="narrow",
         reason=candidate.__doc__ or "",
         candidate=candidate,
-        violates=(violates,),
-    )
-
-
-def backward(name: str, reason: str, violates: str) -> Specimen:
-    return Specimen(
-        name=name,
-        kind="narrow",
-        reason=reason,
-        candidate=backend_with(reason),
         violates=(violates,),
     )
 
@@ -175,14 +153,4 @@ NARROW = (
         "W2",
         weights_of_their_tile,
     ),
-    backward("gradient-dropout-ignored", "dropout not in backward", "G1"),
-    backward("gradient-weights-ignored", "no loss through the weights", "G2"),
-    backward("gradient-hidden-row-nan", "dq of a fully hidden row NaN", "G3"),
-    narrow(
-        "batches-over-65535",
-        "batch entries from 65535 on get 0",
-        "L1",
-        on_out(lambda out: beyond(out, 0, 65535)),
-    ),
-    layer(MemoryErrorHidden, "L2"),
 )

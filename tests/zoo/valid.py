@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fullattention.backends import Precision, standard
+from fullattention.backends import standard, tf32
 from fullattention.backends.interface import Array
-from fullattention.backends.precision import UNIT_ROUNDOFF, working
+from fullattention.backends.precision import working
 from tests.zoo.attending import (
     RANDOM,
     Call,
@@ -106,10 +105,6 @@ def merged_scale(call: Call) -> Result:
     return replace(plain, scores=lambda q, k: z, scale=lambda z, c: z)(call)
 
 
-def with_u_in(of: Callable[[str], Precision], u_in: float) -> Callable[[str], Precision]:
-    return lambda dtype: replace(of(dtype), u_in=u_in, u_weights=u_in)
-
-
 def other_random(a: Array, p: float) -> Array:
     """Whole numbers below 2^16 instead of uniform ones, drawn keys first."""
     if p in (0, 1):
@@ -167,6 +162,13 @@ VALID_BACKENDS = (
     ),
     valid(
         "order",
+        "blocked",
+        "sums within tiles of 32 keys, then over the tiles, and says so",
+        Tiled(tile=32),
+        precision=lambda dtype: replace(standard(dtype), tile=32, blocked=True),
+    ),
+    valid(
+        "order",
         "split-keys",
         "three parts of the keys, merged by logsumexp",
         split_keys,
@@ -189,7 +191,7 @@ VALID_BACKENDS = (
             scores=lambda q, k: scores(to_tf32(q), to_tf32(k)),
             product=lambda a, v: to_tf32(a) @ to_tf32(v),
         ),
-        precision=with_u_in(standard, UNIT_ROUNDOFF["tf32"]),
+        precision=tf32,
         dtypes=("float32",),
     ),
     valid(

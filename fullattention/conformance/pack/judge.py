@@ -1,6 +1,6 @@
 """Judge answers to the pack beside this file, by NumPy alone.
 
-python judge.py RESULTS [standard|stored|prescaled|flash] [DTYPE ...]
+python judge.py RESULTS [standard|stored|prescaled|flash|tf32] [DTYPE ...]
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fullattention.backends.precision import Precision, flash, prescaled, standard, stored
+from fullattention.backends.precision import Precision, flash, prescaled, standard, stored, tf32
 
 SCHEMA = 1
 """Version of the pack's format; a reader refuses any other."""
@@ -19,7 +19,7 @@ SCHEMA = 1
 INDEX = "index.json"
 
 CLASSES: Mapping[str, Callable[[str], Precision]] = MappingProxyType(
-    {"standard": standard, "stored": stored, "prescaled": prescaled, "flash": flash}
+    {"standard": standard, "stored": stored, "prescaled": prescaled, "flash": flash, "tf32": tf32}
 )
 """Precision class -> its model of a dtype: how an implementation that claims it rounds."""
 

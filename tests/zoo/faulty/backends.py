@@ -4,7 +4,9 @@ from tests.zoo.faulty.cheat import CHEAT
 from tests.zoo.faulty.contract import CONTRACT
 from tests.zoo.faulty.determinism import DETERMINISM
 from tests.zoo.faulty.dropout import DROPOUT
+from tests.zoo.faulty.gradient import GRADIENT
 from tests.zoo.faulty.layout import LAYOUT
+from tests.zoo.faulty.limits import LIMITS
 from tests.zoo.faulty.mask import MASK
 from tests.zoo.faulty.precision import PRECISION
 from tests.zoo.faulty.scale import SCALE
@@ -24,4 +26,6 @@ FAULTY_BACKENDS = (
     *SPECIAL,
     *DETERMINISM,
     *CHEAT,
+    *GRADIENT,
+    *LIMITS,
 )

@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from fullattention.backends import UnsupportedError
 from tests.zoo.attending import Call, Plain, Result, right
 from tests.zoo.faulty.making import HALF, fault, filled, then
 
@@ -54,6 +55,19 @@ def writes_over_queries(call: Call) -> Result:
         call.q[...] = out
         return call.q, a
     return out, a
+
+
+def refuses_masks(call: Call) -> Result:
+    if call.hidden is not None:
+        raise UnsupportedError("masks-refused", "mask", "not written yet")
+    return right(call)
+
+
+def needs_writable(call: Call) -> Result:
+    """As compiled code does whose buffers are not declared constant."""
+    if not all(x.flags.writeable for x in (call.q, call.k, call.v)):
+        raise ValueError("buffer source array is read-only")
+    return right(call)
 
 
 def another_path_with_weights(call: Call) -> Result:
@@ -116,4 +130,11 @@ CONTRACT = (
         "C5",
         lambda c: (right(c)[0].squeeze(1) if c.q.shape[1] == 1 else right(c)[0], right(c)[1]),
     ),
+    wrong(
+        "masks-refused",
+        "masks are refused, and no lack of them is declared",
+        "M4",
+        refuses_masks,
+    ),
+    wrong("needs-writable", "inputs that forbid writing are refused", "C3", needs_writable),
 )

@@ -53,6 +53,10 @@ def on_arrays(change: Callable[[Array], Array], names: str = "qkv") -> Method:
     return then(lambda call: call.but(**{name: change(getattr(call, name)) for name in names}))
 
 
+def is_half(call: Call) -> bool:
+    return call.q.dtype.itemsize == 2
+
+
 def in_format(name: str) -> Callable[[Array], Array]:
     """Rounds to another format and back."""
     kind = np.dtype(getattr(ml_dtypes, name, None) or name)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fullattention.backends.interface import Array
 from tests.zoo.attending import Call, Method, Result, right
-from tests.zoo.faulty.making import fault, if_, keys_dropped_from, mean_of_values
+from tests.zoo.faulty.making import fault, if_, is_half, keys_dropped_from, mean_of_values
 
 wrong = functools.partial(fault, "state")
 
@@ -141,4 +141,11 @@ STATE = (
     wrong("workspace-not-cleared", "a trace of the last result joins the next", "C11", Uncleared()),
     wrong("workspace-too-small", "the first call's S limits all later ones", "C11 C5", LastShape()),
     wrong("workspace-shared", "threads share one workspace", "C12", Workspace()),
+    wrong(
+        "half-workspace-shared",
+        "in half types threads share one workspace",
+        "C12",
+        if_(is_half, Workspace()),
+        dtypes=("float32", "float16"),
+    ),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fullattention.backends import UnavailableError, standard
+from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.worker import OutError, RefusedError, Turn, Worker
@@ -88,6 +89,12 @@ def test_turns_are_taken_on_inputs_that_both_sides_know(worker: Worker, tmp_path
         assert 0 < check.error(turn.sample, turn.inputs, standard("float32")) <= 1
     assert worker.ask("turn", False, **ASKED).sample is None
     assert worker.ask("changed_inputs", **ASKED) == ()
+
+
+def test_a_cpu_has_no_figures_of_a_gpu(worker: Worker, tmp_path: Path) -> None:
+    worker.ask("prepare", pool(tmp_path, 28), 0.0, 1.0, **ASKED)
+    assert worker.ask("gpu_figures", 1.0, **ASKED) == GpuFigures()
+    assert worker.ask("turn", False, **ASKED).seconds > 0
 
 
 def test_writing_into_the_inputs_is_seen_and_reaches_nobody_else(

@@ -179,6 +179,7 @@ class Timing:
     """Only "timed" is ranked; "wrong" was timed, and its output broke the bound; "void" was faster
     than the machine can be."""
     reason: str = ""
+    """Why it is not "timed", or lacks what a GPU tells."""
     verdict_level: str | None = None
     conformant: bool | None = None
     """The verdict of the process that took the times; None: none was reached."""
@@ -192,7 +193,8 @@ class Timing:
     upper_quartile: float | None = None
     minimum: float | None = None
     processes: int | None = None
-    """Warm ones with this backend, whose verdict, first call and peak memory are the first's."""
+    """Warm ones with this backend, whose verdict, first call, peak memory and figures of a GPU are
+    the first's."""
     blocks: int | None = None
     """In each of which every process took one turn; a turn begins with calls that are not timed, so
     that what fits the caches lies in them."""
@@ -201,6 +203,15 @@ class Timing:
     """As `median`, by the device's own clock; None where it has none."""
     peak_bytes: int | None = None
     """The most memory that one call held beyond its inputs, on the device where it has its own;
+    None: not measured."""
+    graph_seconds: float | None = None
+    """By the device's own clock, where calls are replayed as a CUDA graph, so that launching them
+    costs nothing; None: not on CUDA, or they cannot be captured."""
+    cold_seconds: float | None = None
+    """Of a single call by the device's own clock, after the L2 cache was overwritten; all other
+    times are of calls that find in the caches what fits. None: not on CUDA."""
+    joules: float | None = None
+    """Of a call: all energy that the GPU takes while calls follow each other, by NVML's counter;
     None: not measured."""
     flop: int | None = None
     """By formula, of the visible part."""

@@ -110,6 +110,25 @@ class FakeClock:
         return self.now
 
 
+class FakeTimer:
+    """A device's own clock, which tells another clock's time."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.began: float | None = None
+        self.spans: list[float] = []
+
+    def start(self) -> None:
+        assert self.began is None
+        self.began = self.clock()
+
+    def stop(self) -> float:
+        assert self.began is not None
+        self.spans.append(self.clock() - self.began)
+        self.began = None
+        return self.spans[-1]
+
+
 @pytest.fixture
 def threads_restored() -> Iterator[None]:
     """Whatever a test sets the number of threads to ends with it."""

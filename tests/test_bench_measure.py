@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fullattention.bench.ceilings import Rates
+from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.measure import THOROUGH, Candidate, Effort, Measured, measure
 from fullattention.bench.modes import make_call
@@ -41,6 +42,7 @@ class PlayedWorker:
         self.clock = FakeClock()
         self.asked: list[str] = []
         self.device_seconds: float | None = None
+        self.figures = GpuFigures()
         self.factor = 1.0
         """That its outputs are multiplied with."""
 
@@ -50,6 +52,9 @@ class PlayedWorker:
             return answer
         if name == "prepare":
             return Ready(first_call=0.5, calls_per_turn=4, peak_bytes=1000)
+        if name == "gpu_figures":
+            assert arguments == (EFFORT.longest_call,)
+            return self.figures
         return self.turn(*arguments) if name == "turn" else ()
 
     def turn(self, look: bool) -> Turn:
@@ -217,6 +222,38 @@ def test_the_devices_own_time_is_told_beside_the_time_that_is_waited(pool: Input
     timing = run(pool, a=worker).timings["a"]
     assert timing.device_median == 0.003
     assert timing.median == pytest.approx(0.004, rel=0.01)
+
+
+def test_a_gpus_figures_are_those_of_the_first_process_after_the_turns(pool: InputPool) -> None:
+    processes = played(pool, 0.004)
+    for number, process in enumerate(processes, 1):
+        process.figures = GpuFigures(graph_seconds=number, cold_seconds=2.0, joules=3.0)
+    timing = run(pool, a=processes).timings["a"]
+    assert (timing.graph_seconds, timing.cold_seconds, timing.joules) == (1, 2.0, 3.0)
+    assert [process.asked.count("gpu_figures") for process in processes] == [1, 0, 0, 0]
+    asked = processes[0].asked
+    after = {"gpu_figures", "changed_inputs", "release"}
+    assert after.issuperset(asked[asked.index("gpu_figures") :])
+
+
+@pytest.mark.parametrize("error", [OutError("hung"), RefusedError("out of memory")])
+def test_figures_that_could_not_be_taken_cost_no_time_that_was(
+    pool: InputPool, error: Exception
+) -> None:
+    worker = PlayedWorker(pool, 0.004, gpu_figures=raising(error))
+    measured = run(pool, a=worker)
+    timing = measured.timings["a"]
+    assert (timing.status, timing.reason) == ("timed", f"no figures of the GPU: {error}")
+    assert timing.median == pytest.approx(0.004, rel=0.01)
+    assert (timing.graph_seconds, timing.cold_seconds, timing.joules) == (None, None, None)
+    assert not measured.broken
+    assert worker.asked[-1] == "release"
+
+
+def test_what_is_wrong_has_no_figures_of_a_gpu(pool: InputPool) -> None:
+    worker = PlayedWorker(pool, 0.004, changed_inputs=lambda: ("keys",))
+    run(pool, a=worker)
+    assert "gpu_figures" not in worker.asked
 
 
 def test_each_is_compared_with_the_best_and_with_the_baseline(pool: InputPool) -> None:

@@ -103,6 +103,15 @@ def test_every_set_of_inputs_is_used_in_turn() -> None:
     assert all((b - a) % 3 == 1 for a, b in zip(calls.given, calls.given[1:], strict=False))
 
 
+def test_calls_can_be_made_without_waiting_for_them() -> None:
+    calls = Calls(2.0**-8)
+    turns = calls.turns()
+    assert turns.run(2).out == 2
+    assert turns.run(2).out == 4
+    assert not calls.waits
+    assert len(set(calls.given[:3])) == 3, "the sets are used in turn"
+
+
 def test_the_devices_own_clock_is_read_for_each_chunk() -> None:
     class Timer:
         def __init__(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fullattention.backends import UnavailableError, standard
+from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.worker import OutError, RefusedError, Turn, Worker
@@ -120,6 +121,12 @@ def test_a_turn_ends_once_the_candidates_threads_rest(worker: Worker, tmp_path: 
     before = cpu_nanoseconds(worker.process.pid)
     time.sleep(0.03)
     assert cpu_nanoseconds(worker.process.pid) - before < 5e6, "a spinning thread takes 3e7"
+
+
+def test_a_cpu_has_no_figures_of_a_gpu(worker: Worker, tmp_path: Path) -> None:
+    worker.ask("prepare", pool(tmp_path, 28), 0.0, 1.0, **ASKED)
+    assert worker.ask("gpu_figures", 1.0, **ASKED) == GpuFigures()
+    assert worker.ask("turn", False, **ASKED).seconds > 0
 
 
 def test_writing_into_the_inputs_is_seen_and_reaches_nobody_else(

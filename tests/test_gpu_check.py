@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fullattention.bench.graph import Graph
 from fullattention.bench.workloads import CATALOGUE
 from fullattention.conformance.subject import load_subject
 from tools import gpu_check, gpu_steps
@@ -202,6 +204,41 @@ def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert record["status"] == "wrong"
     json.dumps(record, allow_nan=False)
+
+
+def test_a_captured_call_is_judged_by_what_its_replay_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays = []
+
+    def captured(library: str, call: Callable[[], Any]) -> Graph[Any]:
+        given = call()
+
+        def replay() -> None:
+            replays.append(library)
+            given.copy_(call())
+
+        return Graph(replay, given)
+
+    monkeypatch.setattr(gpu_steps, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_steps, "capture", captured)
+    status, line = gpu_steps.graph("torch-einsum", tmp_path)
+    assert status == gpu_steps.RIGHT
+    assert float(line.rpartition(" ")[2]) <= 1
+    assert replays == ["torch"]
+
+
+def test_a_call_that_cannot_be_captured_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def captured(library: str, call: object) -> Graph[Any]:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    monkeypatch.setattr(gpu_steps, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_steps, "capture", captured)
+    status, line = gpu_steps.graph("torch-einsum", tmp_path)
+    assert status == gpu_steps.NOT_RUN
+    assert line == "not capturable: operation not permitted when stream is capturing"
 
 
 def test_conformance_of_a_backend_is_recorded(

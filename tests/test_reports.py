@@ -19,7 +19,7 @@ from fullattention.reports.folder import write_report
 from fullattention.reports.progress import Progress
 from fullattention.reports.report import environment_lines, report
 from fullattention.reports.tables import fastest, mean_gain, ranked
-from fullattention.reports.units import digits, memory, percent, rate, seconds
+from fullattention.reports.units import digits, joules, memory, percent, rate, seconds
 from tests.bench_fakes import ENVIRONMENT, verdict
 
 
@@ -140,6 +140,8 @@ def test_sizes_rates_and_shares_are_told_in_three_digits() -> None:
     assert memory(2**34) == "16.0 GiB"
     assert memory(None) == memory(math.nan) == "-"
     assert rate(23.2e9, "FLOP") == "23.2 GFLOP/s"
+    assert joules(0.25) == "250 mJ"
+    assert joules(None) == joules(math.nan) == "-"
     assert percent(0.456) == "46%"
 
 
@@ -377,6 +379,25 @@ def test_what_processes_differ_by_is_told_once_a_workload() -> None:
     assert text.count("Two processes of one backend differ by about 3.4% here") == 1
     assert column(table_of(*timings), "process_difference")["b"] == 0.034
     assert "Two processes" not in text_of(timing("alone", 1.0))
+
+
+def test_what_a_gpu_tells_is_shown_where_it_told_it() -> None:
+    timings = [
+        timing("a", 1e-3, device_median=0.9e-3, graph_seconds=0.5e-3, joules=0.25),
+        timing("b", 2e-3, device_median=1.9e-3),
+        timing("bad", 1e-3, status="wrong", reason="its error is large", graph_seconds=0.125e-3),
+        timing("c", 1e-3, workload="on the host"),
+    ]
+    text = as_markdown(report(timings, compared(timings)))
+    lines = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in cells] for cells in lines]
+    assert ["backend", "device", "as graph", "energy"] in rows, "nothing had a cold cache"
+    assert ["a", "900 us", "500 us", "250 mJ"] in rows
+    assert ["b", "1.90 ms", "-", "-"] in rows
+    assert "125 us" not in text
+    assert text.count("by the GPU itself") == 1
+    assert "by the GPU itself" not in text_of(timing("a", 1.0))
+    assert "3.00 us" in text_of(timing("a", 1.0, cold_seconds=3e-6))
 
 
 def test_the_mode_is_told_in_words() -> None:

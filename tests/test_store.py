@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import multiprocessing
 from pathlib import Path
 
@@ -90,6 +91,17 @@ def test_a_cut_off_line_is_counted_and_costs_no_other(tmp_path: Path) -> None:
     assert [one.backend for one in held.records] == ["first", "second"]
     (lost,) = held.lost
     assert lost.startswith(f"{path}, line 2: no Timing record")
+
+
+def test_a_record_from_before_a_figure_was_taken_is_held_without_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add([timing("old")])
+    path = tmp_path / KEY / "timings.jsonl"
+    told = json.loads(path.read_text())
+    for figure in ("graph_seconds", "cold_seconds", "joules"):
+        del told[figure]
+    path.write_text(json.dumps(told) + "\n")
+    assert store.timings(KEY).records == [timing("old")]
 
 
 def test_a_record_of_another_schema_is_counted_as_unreadable(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 from fullattention.backends import UnavailableError, UnsupportedError, load, names
 from fullattention.backends.errors import is_out_of_memory
 from fullattention.backends.interface import Array, Backend, Sizes
+from fullattention.bench.graph import capture
 from fullattention.bench.inputs import SEED, SETS, InputPool
 from fullattention.bench.modes import MODES, Call, Inputs, Results, applies, make_call
 from fullattention.bench.spot_check import SpotCheck, sample
@@ -235,41 +236,18 @@ def graph(name: str, _: Path) -> tuple[int, str]:
     second = first.but(seed=1)
     layer = cases.layer_for(subject, first)
     arrays = cases.put(subject, first)
-    layer(*arrays, None)  # what is compiled or planned once does not belong into a graph
-    subject.arrays.synchronize(DEVICE)
+    layer(*arrays, None)  # a call that raises is not taken for one that cannot be captured
     try:
-        replay, out = _captured(subject, lambda: layer(*arrays, None)[0])
+        captured = capture(subject.arrays.library, lambda: layer(*arrays, None)[0])
     except Exception as error:  # noqa: BLE001 - the library says why in its own class
         return NOT_RUN, f"not capturable: {str(error).splitlines()[0]}"
     for array, values in zip(arrays, cases.inputs(second), strict=True):
         array[...] = layouts.place(subject.arrays, values, "contiguous", DEVICE)
-    replay()
+    captured.replay()
     subject.arrays.synchronize(DEVICE)
-    got = cases.answer(subject, second, (out, None))
+    got = cases.answer(subject, second, (captured.given, None))
     ratio = cases.judge(got, cases.expected_of(subject, second))
     return RIGHT, f"replayed on other inputs: error/bound {ratio:.3g}"
-
-
-def _captured(subject: Subject, call: Callable[[], Array]) -> tuple[Callable[[], None], Array]:
-    if subject.arrays.library == "torch":
-        import torch
-
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            out = call()
-        return captured.replay, out
-    import cupy
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        call()
-        stream.synchronize()
-        stream.begin_capture()
-        try:
-            out = call()
-        finally:
-            made = stream.end_capture()
-    return functools.partial(made.launch, stream), out
 
 
 # Figures.

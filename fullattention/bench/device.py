@@ -30,7 +30,7 @@ def device_timer(library: str, device: str) -> DeviceTimer | None:
     """The device's own clock; None where it has none, or none that this module can read."""
     if device.partition(":")[0] != "cuda":
         return None
-    on = functools.partial(_on, library, device)
+    on = functools.partial(on_device, library, device)
     if library == "torch":
         cuda = sys.modules["torch"].cuda
         return _Events(on, lambda: cuda.Event(enable_timing=True), _torch_elapsed)
@@ -40,8 +40,8 @@ def device_timer(library: str, device: str) -> DeviceTimer | None:
     return None
 
 
-def _on(library: str, device: str) -> contextlib.AbstractContextManager[Any]:
-    """Make a GPU the current one of its library; "cuda" is the current one."""
+def on_device(library: str, device: str) -> contextlib.AbstractContextManager[Any]:
+    """Make a GPU the current one of torch or CuPy; "cuda" is the current one already."""
     index = device.partition(":")[2]
     if not index:
         return contextlib.nullcontext()
@@ -95,10 +95,10 @@ def peak_bytes(
     """
     kind = device.partition(":")[0]
     if kind == "cuda" and library == "torch":
-        with _on(library, device):
+        with on_device(library, device):
             return _torch_peak(sys.modules["torch"].cuda, call)
     if kind == "cuda" and library == "cupy":
-        with _on(library, device):
+        with on_device(library, device):
             return _cupy_peak(sys.modules["cupy"], call)
     return _resident_peak(proc, call) if kind == "cpu" else None
 

@@ -16,13 +16,22 @@ import numpy as np
 
 from fullattention.bench.ceilings import Floor, Rates, floors, impossible
 from fullattention.bench.contest import Blocks, LeftError, Rules, TakeTurn, contest
+from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.ratio import FINAL, REPORTED
 from fullattention.bench.rest import come_to_rest
 from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.turns import Clock
 from fullattention.bench.work import Work, work
-from fullattention.bench.worker import PREPARING, TURNING, OutError, Ready, RefusedError, Turn
+from fullattention.bench.worker import (
+    FIGURING,
+    PREPARING,
+    TURNING,
+    OutError,
+    Ready,
+    RefusedError,
+    Turn,
+)
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
 from fullattention.machine import hardware
@@ -121,7 +130,7 @@ def measure(
     if held_back is not None:
         held_back = (hardware.throttlings() or 0) - held_back
     for entry in ready:
-        entry.finish()
+        entry.finish(effort.longest_call)
     timings = {entry.name: entry.timing(environment, held_back) for entry in entries}
     timed = [name for name, timing in timings.items() if timing.status == "timed"]
     return Measured(
@@ -174,6 +183,7 @@ class Entry:
     looked_at: set[int] = field(default_factory=set)
     """Processes of which a result was."""
     error: float | None = None
+    figures: GpuFigures = field(default_factory=GpuFigures)
     looks: random.Random = field(default_factory=lambda: random.Random(SEED))
 
     @property
@@ -222,15 +232,25 @@ class Entry:
             raise LeftError
         return turn.seconds
 
-    def finish(self) -> None:
-        """Look whether the inputs are as they were, and let them go."""
+    def finish(self, longest_call: float) -> None:
+        """Look whether the inputs are as they were, take a GPU's figures, and let the inputs go."""
         for worker in self.candidate.workers:
             if self.broken:
                 break
             changed = self._ask(worker, "changed_inputs", seconds=TURNING)
             if changed:
                 self.status, self.reason = "wrong", f"it changed its {' and '.join(changed)}"
+        if self.status == "timed":
+            self._take_figures(longest_call)
         self._release()
+
+    def _take_figures(self, longest_call: float) -> None:
+        """Those of its first process; after the turns, which nothing can then spoil."""
+        worker = self.candidate.workers[0]
+        try:
+            self.figures = worker.ask("gpu_figures", longest_call, seconds=FIGURING)
+        except OutError as error:  # the turns still count
+            self.reason = f"no figures of the GPU: {error}"
 
     def timing(self, environment: Environment, throttlings: int | None) -> Timing:
         """The record; it tells how often cores were held back during the contest."""
@@ -267,6 +287,9 @@ class Entry:
             calls_per_turn=self.ready.calls_per_turn,
             device_median=float(np.median(on_device)) if on_device else None,
             peak_bytes=self.ready.peak_bytes,
+            graph_seconds=self.figures.graph_seconds,
+            cold_seconds=self.figures.cold_seconds,
+            joules=self.figures.joules,
             flop=self.work.flop,
             bytes_moved=self.work.bytes,
             floor=floor,

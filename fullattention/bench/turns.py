@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fullattention.bench.device import DeviceTimer
 from fullattention.bench.modes import Call, Inputs, Results
@@ -115,15 +114,19 @@ class Turns:
             median(seconds), median(device_seconds) if device_seconds else None, kept, number
         )
 
-    def _chunk(self, calls: int) -> tuple[float, Results]:
-        """Seconds of some calls, and what the last one gave."""
+    def run(self, calls: int) -> Results:
+        """What the last of some calls gave; the device may not be done with them yet."""
         call, sets, count = self.call, self.sets, len(self.sets)
-        results: Any = None
+        results = Results(None)
         first = self.made
-        start = self.clock()
         for number in range(first, first + calls):
             results = call(sets[number % count])
-        self.wait()
-        took = self.clock() - start
         self.made += calls
-        return took, results
+        return results
+
+    def _chunk(self, calls: int) -> tuple[float, Results]:
+        """Seconds of some calls, and what the last one gave."""
+        start = self.clock()
+        results = self.run(calls)
+        self.wait()
+        return self.clock() - start, results

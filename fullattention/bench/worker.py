@@ -24,6 +24,7 @@ import numpy as np
 from fullattention.backends import UnsupportedError
 from fullattention.backends.errors import is_out_of_memory
 from fullattention.bench.device import device_timer, peak_bytes
+from fullattention.bench.gpu_figures import GpuFigures, gpu_figures
 from fullattention.bench.inputs import InputPool
 from fullattention.bench.limits import TooLargeError, require_memory, require_time
 from fullattention.bench.modes import Results, make_call
@@ -50,6 +51,9 @@ PREPARING = 300.0
 
 TURNING = 60.0
 """Seconds of a turn, beyond which its candidate counts as hung."""
+
+FIGURING = 300.0
+"""Seconds for what a GPU tells beside the times: some turns' worth of calls, and a capture."""
 
 
 class OutError(Exception):
@@ -152,6 +156,12 @@ class Server:
             sample=self._sample(timed.kept, timed.inputs) if look else None,
             inputs=timed.inputs,
         )
+
+    def gpu_figures(self, longest_call: float) -> GpuFigures:
+        """What the GPU tells beside the times, if there is one."""
+        subject, prepared = self.subject, self._at_work
+        mode = prepared.pool.workload.mode
+        return gpu_figures(subject.library, subject.device, mode, prepared.turns, longest_call)
 
     def changed_inputs(self) -> tuple[str, ...]:
         """Names of the arguments that the candidate wrote into since it was prepared."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
@@ -11,7 +11,7 @@ from fullattention.records import BASELINE, Ceilings, Comparison, Environment, T
 from fullattention.reports.blocks import Block, Heading, Lines, Table
 from fullattention.reports.comparable import common_environment
 from fullattention.reports.tables import WORKLOAD, fastest, mean_gain, ranked
-from fullattention.reports.units import MISSING, digits, memory, percent, rate, seconds
+from fullattention.reports.units import MISSING, digits, joules, memory, percent, rate, seconds
 
 MODES = {
     "forward": "forward",
@@ -20,6 +20,14 @@ MODES = {
     "host": "forward, from host arrays to host arrays",
 }
 """Mode of a timing -> what was called."""
+
+ON_DEVICE: Mapping[str, tuple[str, Callable[[float | None], str]]] = {
+    "device_median": ("device", seconds),
+    "graph_seconds": ("as graph", seconds),
+    "cold_seconds": ("cold L2", seconds),
+    "joules": ("energy", joules),
+}
+"""What a GPU tells of a call -> the column's title, and the figure in words."""
 
 
 def report(
@@ -167,6 +175,7 @@ def _workloads(table: pd.DataFrame) -> list[Block]:
         if len(tried):
             first = tried.iloc[0]
             blocks += [Heading(first.title), Lines([_call(first)]), _ranking(tried)]
+            blocks += _on_device(tried)
             blocks += _processes(tried)
             blocks += _disturbances(tried)
             bad = tried[tried["status"] != "timed"]
@@ -224,6 +233,24 @@ def _ranking(tried: pd.DataFrame) -> Table:
     ratio = "ratio" if ratio_to == BASELINE else "/ best"
     columns = ("rank", "backend", "median", ratio, "95 %", "ceiling", "peak", "first", "error")
     return Table(columns, rows, right=tuple(c for c in columns if c != "backend"), widest=40)
+
+
+def _on_device(tried: pd.DataFrame) -> list[Block]:
+    """The figures that a GPU tells, as far as there are any."""
+    timed = tried[tried["status"] == "timed"]
+    known = [name for name in ON_DEVICE if timed[name].notna().any()]
+    if not known:
+        return []
+    rows = [
+        [row.backend, *(ON_DEVICE[name][1](getattr(row, name)) for name in known)]
+        for row in timed.itertuples()
+    ]
+    titles = tuple(ON_DEVICE[name][0] for name in known)
+    told = (
+        "Of a call, by the GPU itself: its time, its time in a replayed CUDA graph, its time after "
+        "the L2 cache was overwritten, and the energy of the whole GPU."
+    )
+    return [Lines([told]), Table(("backend", *titles), rows, right=titles, widest=40)]
 
 
 def _not_run(table: pd.DataFrame) -> list[Block]:

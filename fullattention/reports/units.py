@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 BINARY = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
@@ -14,10 +14,12 @@ MISSING = "-"
 
 def seconds(value: float | None) -> str:
     """A duration, such as "12.3 ms"."""
-    if value is None or math.isnan(value):
-        return MISSING
-    size, unit = _unit(value)
-    return f"{digits(value / size)} {unit}"
+    return _scaled(value, "s")
+
+
+def joules(value: float | None) -> str:
+    """An energy, such as "12.3 mJ"."""
+    return _scaled(value, "J")
 
 
 def memory(size: float | None) -> str:
@@ -52,5 +54,8 @@ def digits(value: float | None) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
-def _unit(value: float) -> tuple[float, str]:
-    return next((unit for unit in UNITS if value >= unit[0]), UNITS[-1])
+def _scaled(value: float | None, unit: str) -> str:
+    if value is None or math.isnan(value):
+        return MISSING
+    size, prefix = next((one for one in PREFIXES if value >= one[0]), PREFIXES[-1])
+    return f"{digits(value / size)} {prefix}{unit}"

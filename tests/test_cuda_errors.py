@@ -55,8 +55,7 @@ def differentiate(error: Exception) -> None:
 
     attend = differentiable(NAME, attributed_passes(NAME, Breaking(error)))
     q = torch.ones((1, 2, 1, 4), requires_grad=True)
-    options = {"causal": False, "scale": 1.0, "dropout": 0.0, "weights": False}
-    out, _ = attend(q, q, q, hidden=None, **options)
+    out, _ = attend(*(q, q, q), hidden=None, causal=False, scale=1.0, dropout=0.0, weights=False)
     out.sum().backward()
 
 

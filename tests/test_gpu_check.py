@@ -62,7 +62,7 @@ def run_all(
     stand_in = Path(__file__).parent / "gpu_steps_stand_in.py"
     monkeypatch.setattr(gpu_check, "STEPS", (sys.executable, str(stand_in)))
     monkeypatch.setattr(gpu_check, "devices", lambda: devices)
-    monkeypatch.setattr(gpu_check.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     status = gpu_check.main(["--out", str(folder), "--budget", f"{BUDGET}"])
     lines = (folder / "order.txt").read_text().splitlines()
     return status, [line.split(" ") for line in lines]
@@ -79,7 +79,7 @@ def sanitizer(folder: Path) -> str:
 def test_our_own_backends_come_first_and_timing_has_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: sanitizer(tmp_path))
+    monkeypatch.setattr("shutil.which", lambda name: sanitizer(tmp_path))
     status, steps = run_all(tmp_path, monkeypatch)
     assert status == gpu_check.RIGHT
     each = [OURS, OTHER, COMPILING]

@@ -76,7 +76,9 @@ def test_our_own_backends_for_gpus_tell_what_they_do_where_they_do_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nowhere = UnavailableError("any", "no CUDA device")
-    found = {name: {"cpu": nowhere, "cuda": nowhere} for name in DECLARED}
+    found: dict[str, dict[str, Backend | Exception]] = {
+        name: {"cpu": nowhere, "cuda": nowhere} for name in DECLARED
+    }
     entries = [entry for (entry,) in listed(monkeypatch, **found).values()]
     assert {entry.name for entry in entries} <= set(BUILT_IN)
     for entry in entries:

@@ -19,5 +19,5 @@ def require_aligned(name: str, itemsize: int, address: int, strides: Shape = ())
     if math.gcd(address, *strides) % itemsize:  # takes a call 0.2 us, as a loop would not
         raise LimitError(
             f"{name} lies at address {address:#x} with strides {tuple(strides)} in bytes: they "
-            f"must be multiples of its element's {itemsize} [C4]"
+            f"must be multiples of its element's {itemsize}"
         )

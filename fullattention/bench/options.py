@@ -136,12 +136,12 @@ def make_options(
 
 
 def _chosen(
-    names: Iterable[str], shapes: Iterable[str], files: Iterable[str], full: bool
+    patterns: Iterable[str], shapes: Iterable[str], files: Iterable[str], full: bool
 ) -> list[Workload]:
     """The named workloads, and one's own, which alone replace the default set."""
-    names, own = tuple(names), [parse_shape(text) for text in shapes]
+    patterns, own = tuple(patterns), [parse_shape(text) for text in shapes]
     own += [workload for file in files for workload in read_workloads(Path(file))]
-    return own if own and not names else [*select(names, full=full), *own]
+    return own if own and not patterns else [*select(patterns, full=full), *own]
 
 
 def _in_dtypes(workloads: list[Workload], dtypes: Iterable[str]) -> list[Workload]:

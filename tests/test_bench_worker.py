@@ -146,3 +146,13 @@ def test_what_cannot_be_loaded_is_told_to_the_parent(
 ) -> None:
     with pytest.raises(error, match=says):
         Worker(spec, "cpu", 1).declaration()
+def test_one_that_hangs_at_import_is_ended(
+    candidates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fullattention.bench.worker.LOADING", 0.0)
+    made = Worker(f"{candidates}:odd", "cpu", 1)
+    with pytest.raises(OutError, match="hung: no answer within 0 s"):
+        made.declaration()
+    assert not made.process.is_alive()
+
+

@@ -43,6 +43,8 @@ def _entry(name: str, devices: tuple[str, ...]) -> Entry:
             found[device] = load(name, device)
         except UnavailableError as error:
             reasons[device] = error.reason
+        except (LookupError, TypeError) as error:  # another's, installed beside
+            reasons[device] = str(error)
     if not found:
         return Entry(name=name, lacks={}, deviates={}, reasons=reasons)
     first = next(iter(found.values()))

@@ -24,6 +24,8 @@ class Options:
     """What to time, and how."""
 
     backends: tuple[str, ...]
+    named: bool
+    """Whether they were asked for one by one."""
     compiling: bool
     """Whether backends that compile for minutes take part."""
     workloads: tuple[Workload, ...]
@@ -117,9 +119,11 @@ def make_options(
     if threads is not None and not 1 <= threads <= cores:
         raise ValueError(f"threads is {threads}: from 1 to {cores}, the cores this process may use")
     asked = list(dict.fromkeys(backends))
-    chosen = names() if asked in ([], ["all"]) else asked
+    named = asked not in ([], ["all"])
+    chosen = asked if named else names()
     return Options(
         backends=tuple(sorted(chosen, key=lambda name: name != BASELINE)),
+        named=named,
         compiling=full or bool(asked),
         workloads=tuple(
             _in_modes(

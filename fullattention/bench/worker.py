@@ -210,7 +210,6 @@ class Worker:
     """
 
     def __init__(self, spec: str, device: str, threads: int) -> None:
-        self.spec = spec
         self.blas: tuple[str, ...] = ()
         """The BLAS and OpenMP libraries that the candidate has loaded."""
         context = multiprocessing.get_context("spawn")
@@ -227,10 +226,7 @@ class Worker:
         Raises:
             UnavailableError, LookupError, TypeError: as `backends.load`, from the process.
         """
-        try:
-            answer = self._answer(LOADING)
-        except OutError as error:
-            raise LookupError(f"{self.spec!r} {error} at import") from None
+        answer = self._answer(LOADING)
         if isinstance(answer, Exception):
             self.stop()
             raise answer
@@ -265,6 +261,7 @@ class Worker:
     def _answer(self, seconds: float) -> Any:
         try:
             if self.connection.poll(seconds):
+            OutError: it hung or died meanwhile.
                 return self.connection.recv()
         except (EOFError, OSError):
             self.process.join()

@@ -412,6 +412,20 @@ def test_mkl_on_another_makers_cpu_is_told(cpu: str, blas: str, told: bool) -> N
     assert any("slower path" in line for line in environment_lines(here)) is told
 
 
+def test_the_file_tells_each_verdict_and_the_least_difference_that_would_have_shown() -> None:
+    timings = [timing("best", 1.0), timing("near", 1.005), timing("far", 2.0)]
+    blocks = report(timings, compared(timings, 0.012))
+    rows = {
+        cells[2].strip(): [cell.strip() for cell in cells[6:8]]
+        for line in as_markdown(blocks).splitlines()
+        if len(cells := line.split("|")) == 13
+    }
+    assert rows["backend"] == ["verdict", "least"]
+    assert rows["best"] == ["best", "-"]
+    assert rows["near"] == ["tie", "1.2%"]
+    assert rows["far"] == ["slower", "1.2%"]
+
+
 def test_a_wrong_timing_shows_its_reason_and_no_time() -> None:
     text = text_of(timing("bad", 0.125, status="wrong", reason="its error is large"))
     assert "bad is WRONG: its error is large" in text
@@ -513,6 +527,12 @@ def test_a_report_is_made_from_a_folder_of_records(tmp_path: Path) -> None:
 def test_a_folder_without_verdicts_can_be_reported(tmp_path: Path) -> None:
     write(tmp_path / "timings.jsonl", [timing("a", 1.0)])
     assert "Conformance" not in write_report(tmp_path)
+
+
+def test_a_terminal_leaves_out_what_it_has_no_room_for() -> None:
+    table = Table(("a", "b", "c"), [["1", "2", "3"]], right=("b", "c"), wide=("b",))
+    assert as_text([table]).split() == ["a", "c", "---", "---", "1", "3"]
+    assert "| 1   |   2 |   3 |" in as_markdown([table])
 
 
 def test_a_folder_without_timings_cannot(tmp_path: Path) -> None:

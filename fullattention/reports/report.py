@@ -118,7 +118,8 @@ def _conclusions(best: pd.DataFrame) -> list[str]:
         "Backends take turns in random order, block by block, each in several processes, and "
         "ratios are taken within blocks; intervals allow for how much processes differ. "
         "One is slower where the ratio's 99 % interval lies above 1, a tie where it lies within "
-        "2 % of 1, and else not settled."
+        "2 % of 1, and else not settled. The tables of report.md have each one's verdict against "
+        "the best, and the least difference that such turns show nine times in ten."
     )
     return lines
 
@@ -218,12 +219,17 @@ def _ranking(tried: pd.DataFrame) -> Table:
             digits(row.error_over_bound),
         ]
         if row.status == "timed"
-        else [row.status, row.backend, *6 * [MISSING], digits(row.error_over_bound)]
+        else [row.status, row.backend, *8 * [MISSING], digits(row.error_over_bound)]
         for row in tried.itertuples()
     ]
     ratio = "ratio" if ratio_to == BASELINE else "/ best"
-    columns = ("rank", "backend", "median", ratio, "95 %", "ceiling", "peak", "first", "error")
-    return Table(columns, rows, right=tuple(c for c in columns if c != "backend"), widest=40)
+    against_best = ("verdict", "least")
+    columns = (
+        *("rank", "backend", "median", ratio, "95 %", *against_best),
+        *("ceiling", "peak", "first", "error"),
+    )
+    right = tuple(column for column in columns if column not in ("backend", "verdict"))
+    return Table(columns, rows, right=right, widest=40, wide=against_best)
 
 
 def _not_run(table: pd.DataFrame) -> list[Block]:
@@ -232,6 +238,8 @@ def _not_run(table: pd.DataFrame) -> list[Block]:
     if missing.empty:
         return []
     every = table[WORKLOAD].drop_duplicates()
+            row.verdict or MISSING,
+            MISSING if pd.isna(row.smallest_difference) else f"{row.smallest_difference:.1%}",
     rows = [
         [
             backend,

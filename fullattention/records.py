@@ -185,11 +185,13 @@ class Timing:
     median: float | None = None
     """Of the turns of all processes, as are the quartiles and the minimum; a turn's time is the
     median of it."""
+    """Of the last process, which made no call of this workload before: None where it is the first,
+    which was judged. What was compiled by another process and kept on disk is found."""
     lower_quartile: float | None = None
     upper_quartile: float | None = None
     minimum: float | None = None
     processes: int | None = None
-    """Warm ones with this backend, whose verdict, first call and peak memory are the first's."""
+    """Warm ones with this backend, whose verdict and peak memory are the first's."""
     blocks: int | None = None
     """In each of which every process took one turn; a turn begins with calls that are not timed, so
     that what fits the caches lies in them."""

@@ -43,7 +43,7 @@ def machine(
         clock.now += WALL
         level *= float(np.exp(drift * draw.standard_normal()))
         seconds = level * float(np.exp(effect + noise * draw.standard_normal()))
-        return Turn(seconds, None, WALL, others=0.0, sample=None, inputs=0)
+        return Turn(seconds, None, WALL, own=0.0, others=0.0, sample=None, inputs=0)
 
     effects = spread * draw.standard_normal(processes)
     return clock, {f"same {n}": functools.partial(turn, one) for n, one in enumerate(effects)}
@@ -133,7 +133,7 @@ def test_the_table_has_counts_and_shares() -> None:
 
 def test_slow_calls_leave_enough_turns_for_the_one_that_is_left_alone() -> None:
     """The loser is dropped after four blocks; the best goes on to eight."""
-    slow = Turn(0.3, None, 0.3, others=0.0, sample=None, inputs=0)
+    slow = Turn(0.3, None, 0.3, own=0.0, others=0.0, sample=None, inputs=0)
     found = list(contests([dict.fromkeys("abcd", slow)] * 16, 3.0))
     assert {one.verdict for one in found} == {"slower"}
     assert [one.seconds for one in found] == pytest.approx([7.2] * 3 * HALVINGS)

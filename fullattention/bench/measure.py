@@ -16,7 +16,7 @@ import numpy as np
 
 from fullattention.bench.ceilings import Floor, Rates, floors, impossible
 from fullattention.bench.contest import Blocks, LeftError, Rules, TakeTurn, contest
-from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.inputs import DRAWN, SEED, InputPool
 from fullattention.bench.ratio import FINAL, REPORTED
 from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.turns import Clock
@@ -27,8 +27,8 @@ from fullattention.conformance.subject import Declaration
 from fullattention.machine import hardware
 from fullattention.records import BASELINE, Comparison, Environment, Timing, Verdict
 
-LOOKS = 0.5
-"""Share of the turns of which a result is looked at; the first turn's always is."""
+LOOKS = 0.25
+"""Share of the turns of which a result is looked at; a process's first turn's always is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,10 @@ class Entry:
     broken: bool = False
     """Whether it raised, hung or died."""
     ready: Ready | None = None
-    """Of its first process: the others may find what that one compiled."""
+    """Of its first process."""
+    first_call: float | None = None
+    """Seconds; of its last process, which unlike the first was not judged and made no call before.
+    None where there is no other process than the first."""
     turns: list[Turn] = field(default_factory=list)
     """Of all its processes, as they were taken."""
     looked_at: set[int] = field(default_factory=set)
@@ -185,12 +188,14 @@ class Entry:
         if not self.candidate.verdict.conformant:
             self.reason = failures(self.candidate.verdict)
             return False
-        arguments = (self.pool, effort.warm_up, effort.longest_call)
+        longest_call: float | None = effort.longest_call
         for worker in self.candidate.workers:
-            ready = self._ask(worker, "prepare", *arguments, seconds=PREPARING)
+            arguments = (self.pool, effort.warm_up, longest_call)
+            ready: Ready | None = self._ask(worker, "prepare", *arguments, seconds=PREPARING)
             if ready is None:
                 self._release()
                 return False
+            self.first_call, longest_call = ready.first_call, None
             self.ready = self.ready or ready
         return True
 
@@ -204,7 +209,8 @@ class Entry:
         Raises:
             LeftError: the candidate broke down, or what it gave is wrong.
         """
-        look = process not in self.looked_at or self.looks.random() < LOOKS
+        first = process not in self.looked_at
+        look = self.looks.randrange(1, 2**32) if first or self.looks.random() < LOOKS else DRAWN
         worker = self.candidate.workers[process]
         turn: Turn | None = self._ask(worker, "turn", look, seconds=TURNING)
         if turn is None:
@@ -213,7 +219,7 @@ class Entry:
         self.turns.append(turn)
         self.status = "timed"
         if turn.sample is not None:
-            self._judge(turn)
+            self._judge(turn, look)
         if self.status == "timed" and turn.seconds < impossible(self.floors):
             self.status = "void"
             self.reason = "faster than the machine copies or multiplies"
@@ -254,7 +260,7 @@ class Entry:
         return dataclasses.replace(
             made,
             error_over_bound=None if self.error is None or math.isinf(self.error) else self.error,
-            first_call=self.ready.first_call,
+            first_call=self.first_call,
             median=median,
             lower_quartile=lower,
             upper_quartile=upper,
@@ -288,10 +294,10 @@ class Entry:
             with contextlib.suppress(OutError):
                 worker.ask("release", seconds=TURNING)
 
-    def _judge(self, turn: Turn) -> None:
+    def _judge(self, turn: Turn, look: int) -> None:
         assert turn.sample is not None
         precision = self.candidate.declaration.precision[self.pool.workload.dtype]
-        error = self.check.error(turn.sample, turn.inputs, precision)
+        error = self.check.error(turn.sample, turn.inputs, precision, look)
         self.error = max(error, self.error or 0.0)
         if math.isinf(error):
             self.reason = "a sampled output has a wrong shape, or a NaN or infinity out of place"

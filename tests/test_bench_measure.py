@@ -81,6 +81,12 @@ def played(pool: InputPool, seconds: float) -> list[PlayedWorker]:
     return [PlayedWorker(pool, seconds, seed) for seed in range(4)]
 
 
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose clock does not change."""
+    monkeypatch.setattr("fullattention.bench.conditions.pace", lambda: 1.0)
+
+
 @pytest.fixture
 def pool(tmp_path: Path) -> InputPool:
     made = InputPool(tmp_path / "inputs", SMALL)
@@ -140,6 +146,7 @@ def test_a_timing_tells_its_turns_and_what_was_called(pool: InputPool) -> None:
     assert sorted(figure for figure in figures if figure) == list(figures)
     assert (timing.blocks, timing.calls_per_turn) == (8, 4)
     assert (timing.peak_bytes, timing.other_load, timing.seed) == (1000, 0.5, SEED)
+    assert (timing.own_load, timing.clock_drift, timing.gpu_others) == (1.0, 0.0, None)
     assert timing.shape == (2, 5, 7, 3, 4, 6)
     assert (timing.workload, timing.dtype, timing.mask) == (SMALL.name, "float32", "none")
     assert (timing.mode, timing.verdict_level, timing.conformant) == ("forward", "quick", True)
@@ -220,6 +227,18 @@ def test_throttling_during_the_contest_is_told(
     counts = iter([5, 7])
     monkeypatch.setattr("fullattention.machine.hardware.throttlings", lambda: next(counts))
     assert run(pool, a=PlayedWorker(pool, 0.004)).timings["a"].throttlings == 2
+
+
+def test_one_that_uses_far_more_cores_than_it_was_told_to_is_void(pool: InputPool) -> None:
+    greedy, right = PlayedWorker(pool, 0.001), PlayedWorker(pool, 0.002)
+    greedy.cores = ENVIRONMENT.threads + 1
+    measured = run(pool, greedy=greedy, right=right)
+    timing = measured.timings["greedy"]
+    assert timing.status == "void"
+    assert timing.median == pytest.approx(0.001, rel=0.01)
+    assert timing.reason == "it kept 3.0 cores busy, and was told to use 2"
+    assert measured.timings["right"].status == "timed"
+    assert not measured.comparisons
 
 
 def test_the_devices_own_time_is_told_beside_the_time_that_is_waited(pool: InputPool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,8 +22,8 @@ from fullattention.bench.measure import Measured
 from fullattention.bench.options import make_options, thread_counts
 from fullattention.bench.run import new_folder, run
 from fullattention.bench.session import BenchSession
-from fullattention.bench.workloads import Workload
 from fullattention.bench.worker import Worker
+from fullattention.bench.workloads import Workload
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import (
     CEILINGS,
@@ -95,7 +96,9 @@ def candidates(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Little effort, threads as they were."""
+    """Little effort, threads as they were, and however busy the machine is."""
+    for limit in ("TAKEN", "EXCESS"):
+        monkeypatch.setattr(f"fullattention.bench.conditions.{limit}", math.inf)
     monkeypatch.setattr("fullattention.bench.session.Effort", lambda: BRIEF)
     monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: None)
     with threadpoolctl.threadpool_limits():
@@ -172,9 +175,6 @@ def test_a_wrong_candidate_makes_the_run_exit_1_and_stops_nobody_else(
     assert read(out / TIMINGS, Timing) == heard.timings
 
 
-def test_an_interruption_keeps_and_reports_what_was_measured(
-    candidates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
 def test_one_that_dies_at_import_is_not_run_and_stops_nobody_else(
     candidates: Path, tmp_path: Path
 ) -> None:
@@ -186,6 +186,9 @@ def test_one_that_dies_at_import_is_not_run_and_stops_nobody_else(
     assert dead.reason == "took its process down: exit status 3, at import"
 
 
+def test_an_interruption_keeps_and_reports_what_was_measured(
+    candidates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = BenchSession.measure
     second = "2,2,2,2,2,2"
 
@@ -357,9 +360,6 @@ def test_one_that_compiles_for_minutes_takes_part_only_if_asked_for(
     assert status == "timed" or "use --full" in list(timings.values())[1].reason
 
 
-def test_two_backends_are_compared_in_the_records(
-    session: Callable[..., BenchSession], tmp_path: Path
-) -> None:
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
@@ -400,6 +400,9 @@ def test_the_load_is_read_before_the_run_adds_to_it(
     assert session("right").environment.load == 0.0
 
 
+def test_two_backends_are_compared_in_the_records(
+    session: Callable[..., BenchSession], tmp_path: Path
+) -> None:
     made = session("right", "again", out=tmp_path / "out")
     assert [len(workers) for workers in made.workers.values()] == [2, 2]
     (workload,) = made.options.workloads

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fullattention.bench.ceilings import Floor, Rates, floors, impossible
+from fullattention.bench.conditions import Conditions, Watch, void_reason
 from fullattention.bench.contest import Blocks, LeftError, Rules, TakeTurn, contest
 from fullattention.bench.inputs import DRAWN, SEED, InputPool
 from fullattention.bench.ratio import FINAL, REPORTED
@@ -24,7 +25,6 @@ from fullattention.bench.work import Work, work
 from fullattention.bench.worker import PREPARING, TURNING, OutError, Ready, RefusedError, Turn
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
-from fullattention.machine import hardware
 from fullattention.records import BASELINE, Comparison, Environment, Timing, Verdict
 
 LOOKS = 0.25
@@ -115,13 +115,12 @@ def measure(
     entries = [Entry(one, pool, check, least, limits) for one in candidates]
     ready = [entry for entry in entries if entry.prepare(effort)]
     turns = {entry.name: entry.turns_of_each() for entry in ready}
-    held_back = hardware.throttlings()
+    watch = Watch(candidates[0].declaration.device)
     blocks = contest(turns, Rules(budget=effort.contest), random.Random(SEED), clock)
-    if held_back is not None:
-        held_back = (hardware.throttlings() or 0) - held_back
+    conditions = watch.conditions()
     for entry in ready:
         entry.finish()
-    timings = {entry.name: entry.timing(environment, held_back) for entry in entries}
+    timings = {entry.name: entry.timing(environment, conditions) for entry in entries}
     timed = [name for name, timing in timings.items() if timing.status == "timed"]
     return Measured(
         timings,
@@ -195,8 +194,8 @@ class Entry:
             if ready is None:
                 self._release()
                 return False
-            self.first_call, longest_call = ready.first_call, None
             self.ready = self.ready or ready
+            self.first_call, longest_call = ready.first_call, None
         return True
 
     def turns_of_each(self) -> list[TakeTurn]:
@@ -237,8 +236,8 @@ class Entry:
                 self.status, self.reason = "wrong", f"it changed its {' and '.join(changed)}"
         self._release()
 
-    def timing(self, environment: Environment, throttlings: int | None) -> Timing:
-        """The record; it tells how often cores were held back during the contest."""
+    def timing(self, environment: Environment, conditions: Conditions) -> Timing:
+        """The record."""
         declared, verdict = self.candidate.declaration, self.candidate.verdict
         made = untimed(
             self.pool.workload,
@@ -257,7 +256,8 @@ class Entry:
         lower, median, upper = (float(x) for x in np.quantile(seconds, (0.25, 0.5, 0.75)))
         on_device = [t.device_seconds for t in self.turns if t.device_seconds is not None]
         floor = max(self.floors, key=lambda name: self.floors[name], default=None)
-        return dataclasses.replace(
+        wall = sum(turn.wall for turn in self.turns)
+        made = dataclasses.replace(
             made,
             error_over_bound=None if self.error is None or math.isinf(self.error) else self.error,
             first_call=self.first_call,
@@ -274,10 +274,15 @@ class Entry:
             bytes_moved=self.work.bytes,
             floor=floor,
             share=None if floor is None else self.floors[floor] / median,
-            other_load=sum(t.others for t in self.turns) / sum(t.wall for t in self.turns),
-            throttlings=throttlings,
+            other_load=sum(turn.others for turn in self.turns) / wall,
+            own_load=sum(turn.own for turn in self.turns) / wall,
+            throttlings=conditions.throttlings,
+            clock_drift=conditions.clock_drift,
+            gpu_others=conditions.gpu_others,
             seed=SEED,
         )
+        reason = void_reason(made) if self.status == "timed" else ""
+        return dataclasses.replace(made, status="void", reason=reason) if reason else made
 
     def _ask(self, worker: Asked, name: str, *arguments: Any, seconds: float) -> Any:
         """A worker's answer; None where it has none, and then the candidate is out."""

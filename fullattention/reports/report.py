@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from fullattention.records import BASELINE, Ceilings, Comparison, Environment, Timing, Verdict
+from fullattention.records import (
+    BASELINE,
+    CLOCK_DRIFT,
+    Ceilings,
+    Comparison,
+    Environment,
+    Timing,
+    Verdict,
+)
 from fullattention.reports.blocks import Block, Heading, Lines, Table
 from fullattention.reports.comparable import common_environment
 from fullattention.reports.tables import WORKLOAD, fastest, mean_gain, ranked
@@ -111,8 +119,9 @@ def _conclusions(best: pd.DataFrame) -> list[str]:
         )
     if best["disturbed"].any():
         lines.append(
-            "Disturbed: others wanted the cores meanwhile, so the ratios are those of a busy "
-            "machine, and none counts for the mean. Run again on a quiet one."
+            "Disturbed: others wanted the cores or the GPU meanwhile, or the cores' speed changed, "
+            "so the ratios are those of a busy machine, and none counts for the mean. Run again on "
+            "a quiet one."
         )
     lines.append(
         "Backends take turns in random order, block by block, each in several processes, and "
@@ -189,12 +198,23 @@ def _processes(tried: pd.DataFrame) -> list[Block]:
 
 
 def _disturbances(tried: pd.DataFrame) -> list[Block]:
-    loads = [
-        f"{row.backend} {digits(row.other_load)}" for row in tried[tried["disturbed"]].itertuples()
-    ]
-    if not loads:
-        return []
-    return [Lines([f"Disturbed; cores that others used meanwhile: {', '.join(loads)}."])]
+    first, lines = tried.iloc[0], []
+    if loads := _loads(tried[tried["disturbed"]], "other_load"):
+        lines.append(f"Disturbed; cores that others used meanwhile: {loads}.")
+    if abs(first.clock_drift or 0.0) > CLOCK_DRIFT:
+        drift = f"{first.clock_drift:+.0%}"
+        lines.append(f"Disturbed; what the same work takes a core changed by {drift} meanwhile.")
+    if (first.gpu_others or 0) > 0:
+        others = int(first.gpu_others)
+        lines.append(f"Disturbed; other processes that computed on the GPU: {others}.")
+    if loads := _loads(tried[tried["oversubscribed"]], "own_load"):
+        lines.append(f"More cores kept busy than these were told to use: {loads}.")
+    return [Lines(lines)] if lines else []
+
+
+def _loads(rows: pd.DataFrame, column: str) -> str:
+    pairs = zip(rows["backend"], rows[column], strict=True)
+    return ", ".join(f"{backend} {digits(load)}" for backend, load in pairs)
 
 
 def _call(row: pd.Series) -> str:
@@ -213,6 +233,8 @@ def _ranking(tried: pd.DataFrame) -> Table:
             seconds(row.median),
             digits(row.ratio),
             _interval(row),
+            row.verdict or MISSING,
+            MISSING if pd.isna(row.smallest_difference) else f"{row.smallest_difference:.1%}",
             MISSING if pd.isna(row.share) else f"{percent(row.share)} {row.floor}",
             memory(row.peak_bytes),
             seconds(row.first_call),
@@ -238,8 +260,6 @@ def _not_run(table: pd.DataFrame) -> list[Block]:
     if missing.empty:
         return []
     every = table[WORKLOAD].drop_duplicates()
-            row.verdict or MISSING,
-            MISSING if pd.isna(row.smallest_difference) else f"{row.smallest_difference:.1%}",
     rows = [
         [
             backend,

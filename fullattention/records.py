@@ -27,6 +27,9 @@ BASELINE = "torch-sdpa"
 ALLOWANCE = 0.1
 """Cores that other processes may keep busy beyond the spare ones: no system is ever idle."""
 
+CLOCK_DRIFT = 0.1
+"""Share by which the time of a fixed piece of work may change during a contest."""
+
 Status = Literal["passed", "failed", "unsupported", "deviates", "expected", "not run"]
 """What comes of a check; "deviates" and "expected" are failures that were announced."""
 
@@ -177,7 +180,7 @@ class Timing:
     mode: Mode = "forward"
     status: Literal["timed", "wrong", "void", "not run"]
     """Only "timed" is ranked; "wrong" was timed, and its output broke the bound; "void" was faster
-    than the machine can be."""
+    than the machine can be, or took its time with far other cores than those it was told to use."""
     reason: str = ""
     """Why it is not "timed", or lacks what a GPU tells."""
     verdict_level: str | None = None
@@ -186,6 +189,8 @@ class Timing:
     error_over_bound: float | None = None
     """Largest error of sampled timed outputs over its bound."""
     first_call: float | None = None
+    """Of the last process, which made no call of this workload before: None where it is the first,
+    which was judged. What was compiled by another process and kept on disk is found."""
     median: float | None = None
     """Of the turns of all processes, as are the quartiles and the minimum; a turn's time is the
     median of it."""
@@ -193,8 +198,7 @@ class Timing:
     upper_quartile: float | None = None
     minimum: float | None = None
     processes: int | None = None
-    """Warm ones with this backend, whose verdict, first call, peak memory and figures of a GPU are
-    the first's."""
+    """Warm ones with this backend, whose verdict, peak memory and figures of a GPU are the first's."""
     blocks: int | None = None
     """In each of which every process took one turn; a turn begins with calls that are not timed, so
     that what fits the caches lies in them."""
@@ -223,19 +227,36 @@ class Timing:
     """Time at that ceiling over the median."""
     other_load: float | None = None
     """Cores that other processes kept busy meanwhile, on average."""
+    own_load: float | None = None
+    """Cores that the backend's own process kept busy in its turns, on average."""
     throttlings: int | None = None
     """How often the cores were held back meanwhile, by a quota or to cool; None: not told."""
+    clock_drift: float | None = None
+    """Share by which a core took longer for a fixed piece of work after the contest than before;
+    None: not told."""
+    gpu_others: int | None = None
+    """Other processes that computed on the GPUs; None: not told, or none was used."""
     seed: int | None = None
     """Of the random inputs."""
     environment: Environment
     schema: int = SCHEMA
 
     @property
-    def disturbed(self) -> bool:
-        """Whether others wanted the cores meanwhile, or the cores were held back."""
+    def crowding(self) -> float:
+        """Cores that others took of those that the backend was told to use."""
         spare = self.environment.cores - self.environment.threads + ALLOWANCE
-        crowded = self.other_load is not None and self.other_load > spare
-        return crowded or bool(self.throttlings)
+        return max(0.0, (self.other_load or 0.0) - spare)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others wanted the cores or the GPU meanwhile, or the cores' speed changed."""
+        changed = bool(self.throttlings) or abs(self.clock_drift or 0.0) > CLOCK_DRIFT
+        return self.crowding > 0 or changed or bool(self.gpu_others)
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether the backend kept more cores busy than it was told to use."""
+        return self.own_load is not None and self.own_load > self.environment.threads + ALLOWANCE
 
 
 @dataclass(frozen=True, kw_only=True)

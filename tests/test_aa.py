@@ -54,7 +54,7 @@ def machine(
         clock.now += WALL
         level *= float(np.exp(drift * draw.standard_normal()))
         seconds = level * float(np.exp(effect + noise * draw.standard_normal()))
-        return Turn(seconds, None, WALL, others=0.0, sample=None, inputs=0)
+        return Turn(seconds, None, WALL, own=0.0, others=0.0, sample=None, inputs=0)
 
     effects = spread * draw.standard_normal(processes)
     return clock, {f"same {n}": functools.partial(turn, one) for n, one in enumerate(effects)}
@@ -195,7 +195,7 @@ def test_the_section_tells_tables_goals_processes_and_the_machine() -> None:
 
 def test_slow_calls_leave_enough_turns_for_the_one_that_is_left_alone() -> None:
     """The loser is dropped after four blocks; the best goes on to eight."""
-    slow = Turn(0.3, None, 0.3, others=0.0, sample=None, inputs=0)
+    slow = Turn(0.3, None, 0.3, own=0.0, others=0.0, sample=None, inputs=0)
     found = list(contests([dict.fromkeys("abcd", slow)] * 16, 3.0, LONG))
     assert {one.verdict for one in found} == {"slower"}
     assert [one.seconds for one in found] == pytest.approx([7.2] * 3 * HALVINGS)

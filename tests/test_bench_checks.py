@@ -11,12 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fullattention.backends import load, precision
+from fullattention.backends import UnsupportedError, load, precision
 from fullattention.backends.interface import Sizes
-from fullattention.bench.inputs import SEED, SETS, InputPool
-from fullattention.bench.modes import MODES, Inputs, Results, make_call
-from fullattention.bench.spot_check import PAIRS, QUERIES, SpotCheck, sample
+from fullattention.bench.inputs import DRAWN, SEED, SETS, InputPool, spot
+from fullattention.bench.modes import DROPOUT, MODES, Inputs, Results, make_call
+from fullattention.bench.spot_check import (
+    FEWEST_PAIRS,
+    PAIRS,
+    QUERIES,
+    SpotCheck,
+    places,
+    sample,
+)
+from fullattention.bench.training_check import gradient_fault
 from fullattention.bench.workloads import Workload, parse_shape
+from fullattention.conformance.gradient_bound import exact_gradients
+from fullattention.conformance.oracle import exact_attention
 from fullattention.conformance.subject import Subject, from_backend
 from tests.bench_fakes import subject
 
@@ -35,17 +45,21 @@ def pool_of(workload: Workload, folder: Path) -> InputPool:
 
 
 def judge(
-    workload: Workload, folder: Path, number: int = 1, candidate: Subject | None = None
+    workload: Workload,
+    folder: Path,
+    number: int = 1,
+    candidate: Subject | None = None,
+    look: int = DRAWN,
 ) -> Callable[[Spoil], float]:
     """What the check finds of a candidate's results, spoiled as it is told."""
     candidate = candidate or subject()
     pool = pool_of(workload, folder)
-    placed = candidate.arrays.put(pool.private(), candidate.device)
+    placed = candidate.arrays.put(pool.renewed(look), candidate.device)
     inputs = pool.sets(placed, candidate.arrays.strided)[number]
     results = make_call(candidate, workload)(inputs)
     taken = Results(*(None if x is None else candidate.arrays.take(x) for x in results))
     check, model = SpotCheck(pool), candidate.precision[workload.dtype]
-    return lambda spoil: check.error(sample(workload, spoil(taken), number), number, model)
+    return lambda spoil: check.error(sample(workload, spoil(taken), look), number, model, look)
 
 
 def error(
@@ -54,9 +68,10 @@ def error(
     spoil: Spoil = lambda results: results,
     number: int = 1,
     candidate: Subject | None = None,
+    look: int = DRAWN,
 ) -> float:
     """What the check finds of a candidate's results, spoiled once."""
-    return judge(workload, folder, number, candidate)(spoil)
+    return judge(workload, folder, number, candidate, look)(spoil)
 
 
 def adding(field: str, place: tuple[int, ...], amount: float = 1e-3) -> Spoil:
@@ -74,6 +89,52 @@ def test_a_right_output_is_within_its_bound(
     workload: Workload, number: int, tmp_path: Path
 ) -> None:
     assert 0 < error(workload, tmp_path, number=number) <= 1
+
+
+@pytest.mark.parametrize("look", [1, 2, 3])
+def test_a_look_knows_the_inputs_that_changed_for_it(look: int, tmp_path: Path) -> None:
+    for number in range(SETS):
+        assert 0 < error(LARGE, tmp_path, number=number, look=look) <= 1
+
+
+@pytest.mark.parametrize("field", ["q", "k", "v"])
+@pytest.mark.parametrize("number", range(SETS))
+def test_what_was_kept_of_any_input_from_before_a_look_is_wrong(
+    field: str, number: int, tmp_path: Path
+) -> None:
+    workload = Workload("plain", LARGE.shape, "a test")
+    pool = pool_of(workload, tmp_path)
+    now = pool.sets(pool.renewed(5))[number]
+    before = pool.sets(pool.read_only())[number]
+    stale = make_call(subject(), workload)(now._replace(**{field: getattr(before, field)}))
+    assert error(workload, tmp_path, lambda _: stale, number, look=5) > 1
+
+
+def test_every_look_changes_each_input_of_all_sets_at_its_spot(tmp_path: Path) -> None:
+    pool = pool_of(MODES["training"](LARGE), tmp_path)
+    before = pool.sets(pool.read_only())
+    for look in range(1, 30):
+        at = spot(LARGE, look)
+        for old, new in zip(before, pool.sets(pool.renewed(look)), strict=True):
+            for row, x, y in zip((at.query, at.key, at.key, at.query), old, new, strict=True):
+                assert (x[at.b, row, at.h] != y[at.b, row, at.h]).all()
+    assert len({spot(LARGE, look) for look in range(1, 30)}) == 29
+    np.testing.assert_array_equal(pool.renewed(DRAWN), pool.read_only())
+
+
+def test_a_look_is_at_its_spot_and_at_both_ends_and_elsewhere_than_the_next() -> None:
+    for look in range(20):
+        at, spotted = places(LARGE, look), spot(LARGE, look)
+        pairs = set(zip(at.b, at.h, strict=True))
+        assert {(0, 0), (4, 6), (spotted.b, spotted.h)} <= pairs
+        assert {0, 39, spotted.query} <= set(at.rows)
+        assert (len(pairs), len(at.rows)) == (PAIRS, QUERIES)
+    assert len({tuple(places(LARGE, look).rows) for look in range(20)}) > 10
+
+
+def test_fewer_pairs_are_looked_at_where_each_takes_long() -> None:
+    long = parse_shape("4,4096,4096,8,64,64")
+    assert len(places(long, 1).b) == FEWEST_PAIRS
 
 
 @pytest.mark.parametrize("mode", ["weights", "causal", "padding"])
@@ -127,6 +188,8 @@ def test_nan_and_a_wrong_shape_are_infinitely_wrong(tmp_path: Path) -> None:
 
 
 TRAINED = MODES["training"](Workload("trained", Sizes(4, 24, 24, 3, 8, 8), "a test"))
+WIDE = MODES["training"](Workload("wide", Sizes(4, 48, 48, 4, 16, 16), "a test"))
+"""With terms enough that a tenth of a gradient is told from what dropout does to it."""
 
 
 def torch_subject(name: str = "torch-einsum") -> Subject:
@@ -146,19 +209,70 @@ def test_right_training_steps_pass(name: str, dtype: str, mask: str, tmp_path: P
         assert found <= 1
 
 
-def scaled(field: str, factor: float) -> Spoil:
-    return lambda results: results._replace(**{field: factor * getattr(results, field)})
+def test_right_training_steps_of_a_library_that_gives_vector_jacobian_products_pass(
+    tmp_path: Path,
+) -> None:
+    candidate = dataclasses.replace(torch_subject(), library="another")
+    assert 0 < error(TRAINED, tmp_path, candidate=candidate) <= 1
+    assert error(TRAINED, tmp_path, scaled(1.01, "dv"), candidate=candidate) > 1
+
+
+def test_what_gives_no_gradients_is_not_trained() -> None:
+    for lacks, reason in (({}, "numpy does not differentiate"), ({"gradient": "why"}, "why")):
+        with pytest.raises(UnsupportedError, match=reason):
+            make_call(subject(lacks=lacks), TRAINED)
+
+
+def scaled(factor: float, *fields: str) -> Spoil:
+    return lambda results: results._replace(
+        **{field: factor * getattr(results, field) for field in fields}
+    )
 
 
 @pytest.mark.parametrize("field", ["dq", "dk", "dv"])
 @pytest.mark.parametrize("factor", [1.01, 0.0, math.nan])
 def test_wrong_gradients_are_seen(field: str, factor: float, tmp_path: Path) -> None:
-    assert error(TRAINED, tmp_path, scaled(field, factor), candidate=torch_subject()) > 1
+    assert error(TRAINED, tmp_path, scaled(factor, field), candidate=torch_subject()) > 1
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
+@pytest.mark.parametrize("factor", [0.0, 16**-0.5, 1 - DROPOUT, 1 / (1 - DROPOUT)])
+def test_a_factor_that_gradients_of_q_and_k_share_is_seen(
+    factor: float, mask: str, tmp_path: Path
+) -> None:
+    workload = MODES[mask](WIDE) if mask != "none" else WIDE
+    assert error(workload, tmp_path, scaled(factor, "dq", "dk"), candidate=torch_subject()) > 1
+
+
+def test_no_gradients_at_all_are_seen_in_every_dtype(tmp_path: Path) -> None:
+    for dtype in ("float64", "float32", "bfloat16"):
+        workload = TRAINED.in_dtype(dtype)
+        spoil = scaled(0.0, "dq", "dk")
+        assert error(workload, tmp_path, spoil, candidate=torch_subject()) > 1, dtype
+
+
+@pytest.mark.parametrize(
+    "shape", [Sizes(4, 6, 6, 2, 8, 8), Sizes(1, 3, 2, 1, 2, 2), Sizes(2, 3, 1, 2, 4, 4)], ids=str
+)
+def test_right_gradients_are_hardly_ever_taken_for_wrong(shape: Sizes) -> None:
+    """Whatever is dropped, and however few the weights are: with one key the gradient is 0."""
+    B, L, S, H, E, D = shape
+    random = np.random.default_rng(1)
+    sizes = ((B * H, L, 1, E), (B * H, S, 1, E), (B * H, S, 1, D), (B * H, L, 1, D))
+    q, k, v, g = (random.standard_normal(size) for size in sizes)
+    exact = exact_attention(q, k, v, hidden=None, scale=E**-0.5)
+    found = []
+    for _ in range(1000):
+        keep = (random.random((B * H, 1, L, S)) >= DROPOUT) / (1 - DROPOUT)
+        dq = exact_gradients(exact, g, keep=keep).q
+        found.append(gradient_fault(dq[:, :, 0], g[:, :, 0], exact, precision.standard("float64")))
+    assert max(found) <= 1
+    assert (max(found) > 0) is (S > 1)
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.9, 1.5])
 def test_a_wrong_output_of_a_training_step_is_seen(factor: float, tmp_path: Path) -> None:
-    assert error(TRAINED, tmp_path, scaled("out", factor), candidate=torch_subject()) > 1
+    assert error(TRAINED, tmp_path, scaled(factor, "out"), candidate=torch_subject()) > 1
 
 
 def test_a_training_step_that_drops_nothing_is_wrong(tmp_path: Path) -> None:

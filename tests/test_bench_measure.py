@@ -12,7 +12,7 @@ import pytest
 
 from fullattention.bench.ceilings import Rates
 from fullattention.bench.gpu_figures import GpuFigures
-from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.inputs import DRAWN, SEED, InputPool
 from fullattention.bench.measure import THOROUGH, Candidate, Effort, Measured, measure
 from fullattention.bench.modes import make_call
 from fullattention.bench.spot_check import sample
@@ -43,6 +43,8 @@ class PlayedWorker:
         self.asked: list[str] = []
         self.device_seconds: float | None = None
         self.figures = GpuFigures()
+        self.cores = 1.0
+        """That it keeps busy."""
         self.factor = 1.0
         """That its outputs are multiplied with."""
 
@@ -51,25 +53,28 @@ class PlayedWorker:
         if name in self.instead and (answer := self.instead[name]()) is not None:
             return answer
         if name == "prepare":
-            return Ready(first_call=0.5, calls_per_turn=4, peak_bytes=1000)
+            *_, longest_call = arguments
+            first_call = 0.5 if longest_call is None else None
+            return Ready(first_call=first_call, calls_per_turn=4, peak_bytes=1000)
         if name == "gpu_figures":
             assert arguments == (EFFORT.longest_call,)
             return self.figures
         return self.turn(*arguments) if name == "turn" else ()
 
-    def turn(self, look: bool) -> Turn:
+    def turn(self, look: int) -> Turn:
         found, number = None, 1
-        if look:
+        if look != DRAWN:
             call = make_call(subject(), self.pool.workload)
-            results = call(self.pool.sets(self.pool.private())[number])
+            results = call(self.pool.sets(self.pool.renewed(look))[number])
             results = results._replace(out=self.factor * results.out)
-            found = sample(self.pool.workload, results, number)
+            found = sample(self.pool.workload, results, look)
         self.clock.now += 0.02
         noise = float(np.exp(0.001 * self.random.standard_normal()))
         return Turn(
             self.seconds * noise,
             device_seconds=self.device_seconds,
             wall=0.02,
+            own=0.02 * self.cores,
             others=(0.03, -0.01)[self.asked.count("turn") % 2],  # 0.01, as coarse ticks tell it
             sample=found,
             inputs=number,
@@ -79,6 +84,12 @@ class PlayedWorker:
 def played(pool: InputPool, seconds: float) -> list[PlayedWorker]:
     """The processes of one candidate."""
     return [PlayedWorker(pool, seconds, seed) for seed in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose clock does not change."""
+    monkeypatch.setattr("fullattention.bench.conditions.pace", lambda: 1.0)
 
 
 @pytest.fixture
@@ -138,9 +149,10 @@ def test_a_timing_tells_its_turns_and_what_was_called(pool: InputPool) -> None:
     assert timing.median == pytest.approx(0.004, rel=0.01)
     figures = (timing.minimum, timing.lower_quartile, timing.median, timing.upper_quartile)
     assert sorted(figure for figure in figures if figure) == list(figures)
-    assert (timing.blocks, timing.calls_per_turn, timing.first_call) == (8, 4, 0.5)
+    assert (timing.blocks, timing.calls_per_turn) == (8, 4)
     assert timing.other_load == pytest.approx(0.5)
     assert (timing.peak_bytes, timing.seed) == (1000, SEED)
+    assert (timing.own_load, timing.clock_drift, timing.gpu_others) == (1.0, 0.0, None)
     assert timing.shape == (2, 5, 7, 3, 4, 6)
     assert (timing.workload, timing.dtype, timing.mask) == (SMALL.name, "float32", "none")
     assert (timing.mode, timing.verdict_level, timing.conformant) == ("forward", "quick", True)
@@ -160,11 +172,18 @@ def test_a_timing_is_of_the_turns_of_all_processes(pool: InputPool) -> None:
     assert timing.median == pytest.approx(0.0045, rel=0.02)
 
 
-def test_the_first_call_and_the_peak_are_those_of_the_first_process(pool: InputPool) -> None:
-    readies = [Ready(first_call=10.0 - n, calls_per_turn=4 + n, peak_bytes=n) for n in (1, 2)]
+def test_the_peak_is_that_of_the_first_process(pool: InputPool) -> None:
+    readies = [Ready(first_call=None, calls_per_turn=4 + n, peak_bytes=n) for n in (1, 2)]
     processes = [PlayedWorker(pool, 0.004, prepare=lambda one=one: one) for one in readies]  # type: ignore[misc]
     timing = run(pool, a=processes).timings["a"]
-    assert (timing.first_call, timing.calls_per_turn, timing.peak_bytes) == (9.0, 5, 1)
+    assert (timing.calls_per_turn, timing.peak_bytes) == (5, 1)
+
+
+def test_the_first_call_is_that_of_a_process_that_made_none_before(pool: InputPool) -> None:
+    """The first process was judged, and tries how long a call takes."""
+    processes = [PlayedWorker(pool, 0.004) for _ in range(3)]
+    assert run(pool, a=processes).timings["a"].first_call == 0.5
+    assert run(pool, a=PlayedWorker(pool, 0.004)).timings["a"].first_call is None
 
 
 def test_a_wrong_output_of_any_process_is_found(pool: InputPool) -> None:
@@ -214,6 +233,18 @@ def test_throttling_during_the_contest_is_told(
     counts = iter([5, 7])
     monkeypatch.setattr("fullattention.machine.hardware.throttlings", lambda: next(counts))
     assert run(pool, a=PlayedWorker(pool, 0.004)).timings["a"].throttlings == 2
+
+
+def test_one_that_uses_far_more_cores_than_it_was_told_to_is_void(pool: InputPool) -> None:
+    greedy, right = PlayedWorker(pool, 0.001), PlayedWorker(pool, 0.002)
+    greedy.cores = ENVIRONMENT.threads + 1
+    measured = run(pool, greedy=greedy, right=right)
+    timing = measured.timings["greedy"]
+    assert timing.status == "void"
+    assert timing.median == pytest.approx(0.001, rel=0.01)
+    assert timing.reason == "it kept 3.0 cores busy, and was told to use 2"
+    assert measured.timings["right"].status == "timed"
+    assert not measured.comparisons
 
 
 def test_the_devices_own_time_is_told_beside_the_time_that_is_waited(pool: InputPool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from fullattention.bench.measure import Measured
 from fullattention.bench.options import make_options, thread_counts
 from fullattention.bench.run import new_folder, run
 from fullattention.bench.session import BenchSession
+from fullattention.bench.worker import Worker
 from fullattention.bench.workloads import Workload
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import (
@@ -95,7 +97,9 @@ def candidates(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Little effort, threads as they were."""
+    """Little effort, threads as they were, and however busy the machine is."""
+    for limit in ("TAKEN", "EXCESS"):
+        monkeypatch.setattr(f"fullattention.bench.conditions.{limit}", math.inf)
     monkeypatch.setattr("fullattention.bench.session.Effort", lambda: BRIEF)
     monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: None)
     with threadpoolctl.threadpool_limits():
@@ -170,6 +174,17 @@ def test_a_wrong_candidate_makes_the_run_exit_1_and_stops_nobody_else(
     assert reason in wrong.reason
     assert right.status == "timed"
     assert read(out / TIMINGS, Timing) == heard.timings
+
+
+def test_one_that_dies_at_import_is_not_run_and_stops_nobody_else(
+    candidates: Path, tmp_path: Path
+) -> None:
+    fatal = tmp_path / "fatal.py"
+    fatal.write_text("import os\nos._exit(3)\n")
+    status, heard, _ = bench(candidates, backends=[f"{fatal}:backend", f"{candidates}:right"])
+    dead, right = heard.timings
+    assert (dead.status, right.status, status) == ("not run", "timed", 0)
+    assert dead.reason == "took its process down: exit status 3, at import"
 
 
 def test_an_interruption_keeps_and_reports_what_was_measured(
@@ -344,6 +359,46 @@ def test_one_that_compiles_for_minutes_takes_part_only_if_asked_for(
     timings = made.measure(made.options.workloads[0]).timings
     assert [timing.status for timing in timings.values()] == ["timed", status]
     assert status == "timed" or "use --full" in list(timings.values())[1].reason
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("no_such_module:backend", "there is no module 'no_such_module'"),
+        ("math:pi", "neither a Backend nor a function of a device"),
+    ],
+)
+def test_a_broken_one_that_is_merely_installed_stops_nobody_else(
+    broken: str,
+    reason: str,
+    session: Callable[..., BenchSession],
+    candidates: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "fullattention.bench.options.names", lambda: [broken, f"{candidates}:right"]
+    )
+    made = session(backends=["all"])
+    timings = made.measure(made.options.workloads[0]).timings
+    assert reason in timings[broken].reason
+    assert timings["right"].status == "timed"
+    with pytest.raises((LookupError, TypeError), match=reason):
+        session(backends=[broken])
+
+
+def test_the_load_is_read_before_the_run_adds_to_it(
+    session: Callable[..., BenchSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    start = BenchSession._start  # noqa: SLF001
+
+    def noted(self: BenchSession, spec: str, count: int) -> list[Worker]:
+        started.append(spec)
+        return start(self, spec, count)
+
+    monkeypatch.setattr(BenchSession, "_start", noted)
+    monkeypatch.setattr("fullattention.machine.hardware.load_average", lambda: float(len(started)))
+    assert session("right").environment.load == 0.0
 
 
 def test_two_backends_are_compared_in_the_records(

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fullattention.backends import UnavailableError, standard
+from fullattention.backends import UnavailableError, numpy_arrays, standard
 from fullattention.bench.gpu_figures import GpuFigures
-from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.inputs import DRAWN, SEED, InputPool, spot
+from fullattention.bench.modes import MODES
 from fullattention.bench.spot_check import SpotCheck
-from fullattention.bench.worker import OutError, RefusedError, Turn, Worker
+from fullattention.bench.worker import OutError, RefusedError, Server, Turn, Worker
 from fullattention.bench.workloads import parse_shape
+from tests.bench_fakes import FakeClock, subject, threads_restored
+
+__all__ = ["threads_restored"]
 
 CANDIDATES = """
 import os, threading, time
@@ -53,8 +62,21 @@ def leave_a_thread(result, q):  # it spins for a while, in case another call fol
         threading.Thread(target=spin).start()
     return result
 
+kept = {}
+
+def by_address(result, q):
+    return kept.setdefault(q.ctypes.data, result)
+
+def by_value(result, q):  # the sum of a part, as a fingerprint
+    return kept.setdefault(q[0].sum(), result)
+
+ACTS = {
+    22: die, 23: fail, 24: refuse, 25: interrupt, 26: write, 27: leave_a_thread, 29: by_address,
+    30: by_value,
+}
+
 def act(result, q):  # by the batch's size, which no check has
-    acts = {22: die, 23: fail, 24: refuse, 25: interrupt, 26: write, 27: leave_a_thread}
+    acts = ACTS
     return acts.get(q.shape[0], lambda result, q: result)(result, q)
 
 odd = backend("odd", lambda result, q, k, v: act(result, q))
@@ -95,14 +117,14 @@ def test_a_worker_tells_what_its_candidate_is(worker: Worker) -> None:
 def test_turns_are_taken_on_inputs_that_both_sides_know(worker: Worker, tmp_path: Path) -> None:
     known = pool(tmp_path, 28)
     ready = worker.ask("prepare", known, 0.0, 1.0, **ASKED)
-    assert ready.first_call > 0
+    assert ready.first_call is None, "parts of it were tried before"
     check = SpotCheck(known)
-    for _ in range(3):
-        turn: Turn = worker.ask("turn", True, **ASKED)
+    for look in (7, 8, 9):
+        turn: Turn = worker.ask("turn", look, **ASKED)
         assert turn.seconds > 0
         assert turn.sample is not None
-        assert 0 < check.error(turn.sample, turn.inputs, standard("float32")) <= 1
-    assert worker.ask("turn", False, **ASKED).sample is None
+        assert 0 < check.error(turn.sample, turn.inputs, standard("float32"), look) <= 1
+    assert worker.ask("turn", DRAWN, **ASKED).sample is None
     assert worker.ask("changed_inputs", **ASKED) == ()
 
 
@@ -129,13 +151,79 @@ def test_a_cpu_has_no_figures_of_a_gpu(worker: Worker, tmp_path: Path) -> None:
     assert worker.ask("turn", False, **ASKED).seconds > 0
 
 
+@pytest.mark.parametrize("B", [29, 30])
+def test_results_that_are_kept_by_addresses_or_by_some_values_are_found(
+    B: int, worker: Worker, tmp_path: Path
+) -> None:
+    known = pool(tmp_path, B)
+    worker.ask("prepare", known, 0.0, 1.0, **ASKED)
+    look = next(n for n in range(1, 20) if 0 < spot(known.workload, n).b < 20)
+    turn: Turn = worker.ask("turn", look, **ASKED)
+    assert turn.sample is not None
+    assert SpotCheck(known).error(turn.sample, turn.inputs, standard("float32"), look) > 1
+
+
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize("immutable", [(), ("numpy",)], ids=["written to", "made anew"])
+def test_inputs_change_for_a_look_on_a_device_of_their_own_too(
+    immutable: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fullattention.bench.worker.IMMUTABLE", immutable)
+    apart = dataclasses.replace(numpy_arrays.ARRAYS, wrap=None)
+    server, known = Server(subject(arrays=apart), 1), pool(tmp_path, 2)
+    server.prepare(known, 0.0, None)
+    check = SpotCheck(known)
+    for look in (1, 2):
+        turn = server.turn(look)
+        assert turn.sample is not None
+        assert 0 < check.error(turn.sample, turn.inputs, standard("float32"), look) <= 1
+        assert check.error(turn.sample, turn.inputs, standard("float32"), look + 1) > 1
+    assert server.changed_inputs() == ()
+
+
+@pytest.mark.usefixtures("threads_restored")
+def test_the_first_call_is_one_that_no_other_call_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, met = FakeClock(), set[tuple[int, ...]]()
+
+    def compile_once(result: Any, q: np.ndarray, *_: object) -> Any:
+        clock.now += 2.0**-8 if met else 5.0
+        met.add(q.shape)
+        return result
+
+    monkeypatch.setattr("fullattention.bench.worker.time", SimpleNamespace(perf_counter=clock))
+    server = Server(subject(compile_once), 1)
+    assert server.prepare(pool(tmp_path, 2), 0.0, None).first_call == 5.0
+    met.clear()
+    assert server.prepare(pool(tmp_path, 2), 0.0, 100.0).first_call is None
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is not installed")
+def test_jax_is_trained_too_and_its_arrays_change_for_a_look(tmp_path: Path) -> None:
+    known = InputPool(tmp_path / "inputs", MODES["training"](parse_shape("4,24,24,3,8,8")))
+    known.write(SEED)
+    made = Worker("jax-einsum", "cpu", 1)
+    try:
+        made.declaration()
+        made.ask("prepare", known, 0.0, None, **ASKED)
+        turn: Turn = made.ask("turn", 1, **ASKED)
+        assert made.ask("changed_inputs", **ASKED) == ()
+    finally:
+        made.stop()
+    assert turn.sample is not None
+    check, precision = SpotCheck(known), standard("float32")
+    assert 0 < check.error(turn.sample, turn.inputs, precision, 1) <= 1
+    assert check.error(turn.sample, turn.inputs, precision, 2) > 1
+
+
 def test_writing_into_the_inputs_is_seen_and_reaches_nobody_else(
     worker: Worker, tmp_path: Path
 ) -> None:
     known = pool(tmp_path, 26)
     before = known.read_only().copy()
     worker.ask("prepare", known, 0.0, 1.0, **ASKED)
-    worker.ask("turn", True, **ASKED)
+    worker.ask("turn", 3, **ASKED)
     assert worker.ask("changed_inputs", **ASKED) == ("queries",)
     assert (known.read_only() == before).all()
 
@@ -156,13 +244,23 @@ def test_a_worker_that_dies_is_out_with_how_it_died(worker: Worker, tmp_path: Pa
     with pytest.raises(OutError, match=r"^took its process down: exit status 3"):
         worker.ask("prepare", pool(tmp_path, 22), 0.0, 1.0, **ASKED)
     with pytest.raises(OutError, match="had ended before"):
-        worker.ask("turn", False, **ASKED)
+        worker.ask("turn", DRAWN, **ASKED)
 
 
 def test_a_worker_that_does_not_answer_is_ended(worker: Worker) -> None:
     with pytest.raises(OutError, match="hung: no answer within 0 s"):
         worker.ask("judge", "float32", seconds=0.0)
     assert not worker.process.is_alive()
+
+
+def test_one_that_hangs_at_import_is_ended(
+    candidates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fullattention.bench.worker.LOADING", 0.0)
+    made = Worker(f"{candidates}:odd", "cpu", 1)
+    with pytest.raises(OutError, match="hung: no answer within 0 s"):
+        made.declaration()
+    assert not made.process.is_alive()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal")

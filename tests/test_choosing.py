@@ -126,6 +126,20 @@ def test_a_disturbed_timing_ranks_only_where_there_is_no_other() -> None:
     assert "disturbed" in as_text(choice_blocks(alone))
 
 
+def test_one_that_is_installed_and_broken_is_out_of_question() -> None:
+    found = choice(measured("numpy-matmul", 2e-3), names=("math:pi", "numpy-matmul"))
+    assert found.backend == "numpy-matmul"
+    assert options(found)["math:pi"].basis == "unavailable"
+
+
+def test_a_time_that_others_made_void_hides_none_from_before() -> None:
+    void = measured("numpy-matmul", 1e-3, status="void", reason="others", other_load=9.0)
+    assert choice(measured("numpy-matmul", 2e-3), void).options[0].seconds == 2e-3
+    cheat = measured("numpy-matmul", 1e-9, status="void", reason="too fast")
+    found = choice(measured("numpy-matmul", 2e-3), cheat, measured("numpy-reference", 3e-3))
+    assert options(found)["numpy-matmul"].basis == "void"
+
+
 def test_a_wrong_result_counts_however_disturbed_it_was() -> None:
     found = choice(
         measured("numpy-reference", 1e-3),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -99,17 +101,77 @@ def test_gpus_are_those_that_nvidia_smi_lists(
     assert hardware.gpu() == (None, None)
 
 
-def test_others_cpu_time_is_the_machines_without_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Times:
-        user, system, steal, idle = 70.0, 20.0, 5.0, 1000.0
+@pytest.mark.skipif(sys.platform == "win32", reason="the fake program is a script")
+def test_others_on_gpus_are_those_that_nvidia_smi_lists_beside_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = os.getpid()
 
-    class Process:
-        def cpu_times(self) -> object:
-            return type("Own", (), {"user": 30.0, "system": 10.0})
+    def answering(text: str) -> int | None:
+        body = f"import sys; print({{'--query-compute-apps=pid': {text!r}}}[sys.argv[1]])"
+        fake_nvidia_smi(tmp_path, body, monkeypatch)
+        return hardware.others_on_gpus()
 
-    monkeypatch.setattr("psutil.cpu_times", Times)
-    monkeypatch.setattr("psutil.Process", Process)
-    assert hardware.others_cpu_seconds() == 55.0
+    assert answering(f"pid\n17\n{ours}\n4711") == 2
+    assert answering(f"pid\n{ours}") == 0
+    assert answering("pid\n17") is None, "it numbers us otherwise"
+    assert answering("pid") is None, "it hides us"
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert hardware.others_on_gpus() is None
+
+
+class Core:
+    """A core that others kept busy for 60 s, and a hypervisor for 5 s."""
+
+    user, system, steal, idle = 40.0, 20.0, 5.0, 1000.0
+
+
+@pytest.fixture
+def busy_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 of them; this process used 10 s in all."""
+    own = SimpleNamespace(cpu_times=lambda: SimpleNamespace(user=7.0, system=3.0))
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu: [Core()] * 64)
+    monkeypatch.setattr("psutil.Process", lambda: own)
+
+
+@pytest.mark.usefixtures("busy_cores")
+@pytest.mark.parametrize(
+    ("affinity", "seconds"),
+    [(range(64), 64 * 65.0), ((3, 17), 2 * 65.0), ((3, 64), 64 * 65.0)],
+    ids=["all", "two", "one that is not listed"],
+)
+def test_others_cpu_time_is_that_of_the_cores_one_may_use(
+    affinity: Iterable[int], seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(affinity), raising=False)
+    assert hardware.others_cpu_seconds(tmp_path) == seconds - 10.0
+
+
+@pytest.mark.usefixtures("busy_cores", "eight_cores")
+@pytest.mark.parametrize(
+    ("files", "seconds"),
+    [
+        ({"cpu.max": "200000 100000", "cpu.stat": "usage_usec 25000000\nnr_periods 1\n"}, 25.0),
+        (
+            {
+                "cpu/cpu.cfs_quota_us": "200000",
+                "cpu/cpu.cfs_period_us": "100000",
+                "cpuacct/cpuacct.usage": "25000000000\n",
+            },
+            25.0,
+        ),
+        ({"cpu.max": "200000 100000"}, 8 * 65.0),
+        ({"cpu.max": "max 100000", "cpu.stat": "usage_usec 25000000\n"}, 8 * 65.0),
+        ({"cpu.max": "800000 100000", "cpu.stat": "usage_usec 25000000\n"}, 8 * 65.0),
+    ],
+    ids=["quota", "quota of version 1", "usage not told", "no quota", "quota of all cores"],
+)
+def test_within_a_quota_others_are_those_that_share_it(
+    files: dict[str, str], seconds: float, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        put(tmp_path / name, text)
+    assert hardware.others_cpu_seconds(tmp_path) == seconds - 10.0
 
 
 @pytest.mark.usefixtures("threads_restored")

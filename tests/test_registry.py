@@ -15,6 +15,7 @@ import pytest
 
 from fullattention import Backend, InvalidInputError, UnavailableError, load, names
 from fullattention.backends import extras, registry
+from fullattention.backends.listing import listing
 from fullattention.backends.registry import BUILT_IN, load_object
 
 MINIMAL = """
@@ -325,6 +326,16 @@ def test_a_broken_entry_point_is_named_but_breaks_only_itself(
     with pytest.raises(LookupError, match="'broken': there is no module 'no_such_package'"):
         registry._loaded.__wrapped__("broken", "cpu")  # noqa: SLF001 - anew
     assert load("numpy-matmul").name == "numpy-matmul"
+
+
+@pytest.mark.parametrize("broken", ["no_such_package:backend", "math:pi"])
+def test_a_broken_one_is_listed_with_the_reason(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fullattention.backends.listing.names", lambda: [broken, "numpy-matmul"])
+    refused, right = listing(["cpu"])
+    assert broken in refused.reasons["cpu"]
+    assert (refused.devices, right.devices) == ((), ("cpu",))
 
 
 def test_an_entry_point_does_not_replace_a_built_in_name(monkeypatch: pytest.MonkeyPatch) -> None:

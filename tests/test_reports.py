@@ -339,6 +339,28 @@ def test_a_timing_is_disturbed_where_its_cores_were_held_back() -> None:
     assert column(table_of(*timings), "disturbed") == {"a": True, "b": False}
 
 
+@pytest.mark.parametrize(
+    ("fields", "disturbed"),
+    [
+        ({"clock_drift": 0.09}, False),
+        ({"clock_drift": 0.11}, True),
+        ({"clock_drift": -0.11}, True),
+        ({"gpu_others": 0}, False),
+        ({"gpu_others": 1}, True),
+    ],
+)
+def test_a_timing_is_disturbed_where_a_clock_changed_or_others_used_the_gpu(
+    fields: dict[str, Any], disturbed: bool
+) -> None:
+    assert timing("a", 1.0, **fields).disturbed is disturbed
+
+
+def test_one_that_keeps_more_cores_busy_than_its_threads_is_oversubscribed() -> None:
+    loads = {"within": 2.05, "beyond": 2.2}
+    table = table_of(*(timing(name, 1.0, own_load=load) for name, load in loads.items()))
+    assert column(table, "oversubscribed") == {"within": False, "beyond": True}
+
+
 # The report
 
 
@@ -373,6 +395,17 @@ def test_a_tie_what_is_not_settled_and_a_disturbance_are_told() -> None:
     assert "not settled: b" in as_markdown(report(timings, compared(timings, 0.1)))
 
 
+def test_what_disturbed_a_contest_is_told() -> None:
+    common = {"clock_drift": 0.25, "gpu_others": 2}
+    greedy, right = timing("greedy", 1.0, own_load=2.5, **common), timing("right", 2.0, **common)
+    text = as_markdown(report([greedy, right], compared([greedy, right])))
+    assert "what the same work takes a core changed by +25% meanwhile" in text
+    assert "other processes that computed on the GPU: 2." in text
+    assert "More cores kept busy than these were told to use: greedy 2.50." in text
+    quiet = as_markdown(report([timing("a", 1.0)]))
+    assert not any(word in quiet for word in ("same work", "on the GPU", "kept busy"))
+
+
 def test_what_processes_differ_by_is_told_once_a_workload() -> None:
     timings = [timing(name, 1.0 + 0.5 * n) for n, name in enumerate(("torch-sdpa", "a", "b"))]
     text = as_markdown(report(timings, compared(timings)))
@@ -398,6 +431,20 @@ def test_what_a_gpu_tells_is_shown_where_it_told_it() -> None:
     assert text.count("by the GPU itself") == 1
     assert "by the GPU itself" not in text_of(timing("a", 1.0))
     assert "3.00 us" in text_of(timing("a", 1.0, cold_seconds=3e-6))
+
+
+def test_the_file_tells_each_verdict_and_the_least_difference_that_would_have_shown() -> None:
+    timings = [timing("best", 1.0), timing("near", 1.005), timing("far", 2.0)]
+    blocks = report(timings, compared(timings, 0.012))
+    rows = {
+        cells[2].strip(): [cell.strip() for cell in cells[6:8]]
+        for line in as_markdown(blocks).splitlines()
+        if len(cells := line.split("|")) == 13
+    }
+    assert rows["backend"] == ["verdict", "least"]
+    assert rows["best"] == ["best", "-"]
+    assert rows["near"] == ["tie", "1.2%"]
+    assert rows["far"] == ["slower", "1.2%"]
 
 
 def test_the_mode_is_told_in_words() -> None:
@@ -501,6 +548,12 @@ def test_blocks_as_text() -> None:
         "a|b          1.0",
         "longer      22.0",
     ]
+
+
+def test_a_terminal_leaves_out_what_it_has_no_room_for() -> None:
+    table = Table(("a", "b", "c"), [["1", "2", "3"]], right=("b", "c"), wide=("b",))
+    assert as_text([table]).split() == ["a", "c", "---", "---", "1", "3"]
+    assert "| 1   |   2 |   3 |" in as_markdown([table])
 
 
 def test_blocks_as_markdown_with_nothing_that_breaks_a_table() -> None:

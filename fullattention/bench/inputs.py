@@ -1,4 +1,8 @@
-"""Random queries, keys and values for a workload, made once and read by every process."""
+"""Random queries, keys and values for a workload, made once and read by every process.
+
+Before a result is looked at, some of them change where they are: what was kept from a call before,
+by addresses or by a few of the values, is wrong then.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +30,13 @@ PAGE = 4096
 AT_ONCE = 2**22
 """Numbers that are drawn at once, to spare memory."""
 
+RENEWED = 16
+"""Queries or keys that change for a look, at most: few, so that little else than reading all inputs
+tells that they have."""
+
+DRAWN = 0
+"""Number of no look: the numbers as they were drawn."""
+
 Strided = Callable[[Any, tuple[int, ...], tuple[int, ...], int], Any]
 """Makes a view of a 1-D array: shape, strides and offset in elements."""
 
@@ -34,6 +45,27 @@ def _view(
     numbers: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> np.ndarray:
     return numbers[offset : offset + math.prod(shape)].reshape(shape)
+
+
+class Spot(NamedTuple):
+    """Where a look is sure to look: batch entry, head and query, and a key that changes for it."""
+
+    b: int
+    h: int
+    query: int
+    key: int
+
+
+def spot(workload: Workload, look: int) -> Spot:
+    """A place for each look, at random."""
+    B, L, S, H, _, _ = workload.shape
+    return Spot(*map(int, np.random.default_rng([SEED, look]).integers((B, H, L, S))))
+
+
+def _draw(numbers: np.ndarray, random: np.random.Generator) -> None:
+    """Fill an array with normal deviates."""
+    kind = np.float64 if numbers.dtype == np.float64 else np.float32
+    numbers[:] = random.standard_normal(len(numbers), kind).astype(numbers.dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -62,9 +94,7 @@ class InputPool:
         random = np.random.default_rng(seed)
         numbers = self._map("w+")
         for start in range(0, len(numbers), AT_ONCE):
-            part = numbers[start : start + AT_ONCE]
-            kind = np.float64 if part.dtype == np.float64 else np.float32
-            part[:] = random.standard_normal(len(part), kind).astype(part.dtype, copy=False)
+            _draw(numbers[start : start + AT_ONCE], random)
 
     def read_only(self) -> np.ndarray:
         """The numbers, 1-D, as they were drawn."""
@@ -73,6 +103,30 @@ class InputPool:
     def private(self) -> np.ndarray:
         """The numbers, 1-D, in memory shared until this process writes to it."""
         return self._map("c")
+
+    def renewed(self, look: int) -> np.ndarray:
+        """As `private`, with other numbers in the `spans` of a look."""
+        numbers, random = self.private(), np.random.default_rng([SEED, look])
+        for span in self.spans(look):
+            _draw(numbers[span], random)
+        return numbers
+
+    def spans(self, look: int) -> list[slice]:
+        """Where the numbers of a look differ from those that were drawn.
+
+        It is some rows of the spot's batch entry in each argument of each set.
+        """
+        if look == DRAWN:
+            return []
+        at = spot(self.workload, look)
+        found, begin = [], 0
+        for shape, row in zip(self._shapes(), (at.query, at.key, at.key, at.query), strict=False):
+            start = begin + int(np.ravel_multi_index((at.b, row, 0, 0), shape))
+            length = min(RENEWED, shape[1] - row) * math.prod(shape[2:])
+            steps = (number * self._page for number in range(SETS))
+            found += [slice(start + step, start + step + length) for step in steps]
+            begin += self._room(shape)
+        return found
 
     def sets(self, numbers: Any, strided: Strided = _view) -> list[Inputs]:
         """Each set of inputs, as views, which read nothing.

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from fullattention.bench.ceilings import Floor, Rates, floors, impossible
+from fullattention.bench.conditions import Conditions, Watch, void_reason
 from fullattention.bench.contest import Blocks, LeftError, Rules, TakeTurn, contest
 from fullattention.bench.gpu_figures import GpuFigures
-from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.inputs import DRAWN, SEED, InputPool
 from fullattention.bench.ratio import FINAL, REPORTED
 from fullattention.bench.rest import come_to_rest
 from fullattention.bench.spot_check import SpotCheck
@@ -34,11 +35,10 @@ from fullattention.bench.worker import (
 )
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
-from fullattention.machine import hardware
 from fullattention.records import BASELINE, Comparison, Environment, Timing, Verdict
 
-LOOKS = 0.5
-"""Share of the turns of which a result is looked at; the first turn's always is."""
+LOOKS = 0.25
+"""Share of the turns of which a result is looked at; a process's first turn's always is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,13 +125,12 @@ def measure(
     entries = [Entry(one, pool, check, least, limits) for one in candidates]
     ready = [entry for entry in entries if entry.prepare(effort)]
     turns = {entry.name: entry.turns_of_each() for entry in ready}
-    held_back = hardware.throttlings()
+    watch = Watch(candidates[0].declaration.device)
     blocks = contest(turns, Rules(budget=effort.contest), random.Random(SEED), clock)
-    if held_back is not None:
-        held_back = (hardware.throttlings() or 0) - held_back
+    conditions = watch.conditions()
     for entry in ready:
         entry.finish(effort.longest_call)
-    timings = {entry.name: entry.timing(environment, held_back) for entry in entries}
+    timings = {entry.name: entry.timing(environment, conditions) for entry in entries}
     timed = [name for name, timing in timings.items() if timing.status == "timed"]
     return Measured(
         timings,
@@ -177,7 +176,10 @@ class Entry:
     broken: bool = False
     """Whether it raised, hung or died."""
     ready: Ready | None = None
-    """Of its first process: the others may find what that one compiled."""
+    """Of its first process."""
+    first_call: float | None = None
+    """Seconds; of its last process, which unlike the first was not judged and made no call before.
+    None where there is no other process than the first."""
     turns: list[Turn] = field(default_factory=list)
     """Of all its processes, as they were taken."""
     looked_at: set[int] = field(default_factory=set)
@@ -196,13 +198,15 @@ class Entry:
         if not self.candidate.verdict.conformant:
             self.reason = failures(self.candidate.verdict)
             return False
-        arguments = (self.pool, effort.warm_up, effort.longest_call)
+        longest_call: float | None = effort.longest_call
         for worker in self.candidate.workers:
-            ready = self._ask(worker, "prepare", *arguments, seconds=PREPARING)
+            arguments = (self.pool, effort.warm_up, longest_call)
+            ready: Ready | None = self._ask(worker, "prepare", *arguments, seconds=PREPARING)
             if ready is None:
                 self._release()
                 return False
             self.ready = self.ready or ready
+            self.first_call, longest_call = ready.first_call, None
         return True
 
     def turns_of_each(self) -> list[TakeTurn]:
@@ -215,7 +219,8 @@ class Entry:
         Raises:
             LeftError: the candidate broke down, or what it gave is wrong.
         """
-        look = process not in self.looked_at or self.looks.random() < LOOKS
+        first = process not in self.looked_at
+        look = self.looks.randrange(1, 2**32) if first or self.looks.random() < LOOKS else DRAWN
         worker = self.candidate.workers[process]
         turn: Turn | None = self._ask(worker, "turn", look, seconds=TURNING)
         if turn is None:
@@ -224,7 +229,7 @@ class Entry:
         self.turns.append(turn)
         self.status = "timed"
         if turn.sample is not None:
-            self._judge(turn)
+            self._judge(turn, look)
         if self.status == "timed" and turn.seconds < impossible(self.floors):
             self.status = "void"
             self.reason = "faster than the machine copies or multiplies"
@@ -252,8 +257,8 @@ class Entry:
         except OutError as error:  # the turns still count
             self.reason = f"no figures of the GPU: {error}"
 
-    def timing(self, environment: Environment, throttlings: int | None) -> Timing:
-        """The record; it tells how often cores were held back during the contest."""
+    def timing(self, environment: Environment, conditions: Conditions) -> Timing:
+        """The record."""
         declared, verdict = self.candidate.declaration, self.candidate.verdict
         made = untimed(
             self.pool.workload,
@@ -272,12 +277,12 @@ class Entry:
         seconds = [turn.seconds for turn in self.turns]
         lower, median, upper = (float(x) for x in np.quantile(seconds, (0.25, 0.5, 0.75)))
         on_device = [t.device_seconds for t in self.turns if t.device_seconds is not None]
-        others = sum(turn.others for turn in self.turns) / sum(turn.wall for turn in self.turns)
         floor = max(self.floors, key=lambda name: self.floors[name], default=None)
-        return dataclasses.replace(
+        wall = sum(turn.wall for turn in self.turns)
+        made = dataclasses.replace(
             made,
             error_over_bound=None if self.error is None or math.isinf(self.error) else self.error,
-            first_call=self.ready.first_call,
+            first_call=self.first_call,
             median=median,
             lower_quartile=lower,
             upper_quartile=upper,
@@ -294,10 +299,15 @@ class Entry:
             bytes_moved=self.work.bytes,
             floor=floor,
             share=None if floor is None else self.floors[floor] / median,
-            other_load=max(0.0, others),
-            throttlings=throttlings,
+            other_load=max(0.0, sum(turn.others for turn in self.turns) / wall),
+            own_load=sum(turn.own for turn in self.turns) / wall,
+            throttlings=conditions.throttlings,
+            clock_drift=conditions.clock_drift,
+            gpu_others=conditions.gpu_others,
             seed=SEED,
         )
+        reason = void_reason(made) if self.status == "timed" else ""
+        return dataclasses.replace(made, status="void", reason=reason) if reason else made
 
     def _ask(self, worker: Asked, name: str, *arguments: Any, seconds: float) -> Any:
         """A worker's answer; None where it has none, and then the candidate is out."""
@@ -314,10 +324,10 @@ class Entry:
             with contextlib.suppress(OutError):
                 worker.ask("release", seconds=TURNING)
 
-    def _judge(self, turn: Turn) -> None:
+    def _judge(self, turn: Turn, look: int) -> None:
         assert turn.sample is not None
         precision = self.candidate.declaration.precision[self.pool.workload.dtype]
-        error = self.check.error(turn.sample, turn.inputs, precision)
+        error = self.check.error(turn.sample, turn.inputs, precision, look)
         come_to_rest()  # looking took this process's own threads
         self.error = max(error, self.error or 0.0)
         if math.isinf(error):

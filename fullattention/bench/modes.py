@@ -124,9 +124,25 @@ def _training(subject: Subject, layer: Layer, mask: Array | None) -> Call:
     """Forward and backward pass, as a training step makes them: the graph is used once."""
     if "gradient" in subject.lacks:
         raise UnsupportedError(subject.name, "gradient", subject.lacks["gradient"])
-    if subject.library != "torch":
-        reason = f"training is not timed yet with arrays of {subject.library}"
+    if subject.library == "torch":
+        return _torch_training(layer, mask)
+    vjp = subject.arrays.vjp
+    if vjp is None:
+        reason = f"{subject.library} does not differentiate"
         raise UnsupportedError(subject.name, "gradient", reason)
+
+    def attend(*leaves: Array) -> tuple[Array, ...]:
+        return (layer(*leaves, mask)[0],)
+
+    def step(inputs: Inputs) -> Results:
+        (out,), gradients = vjp(attend, inputs[:3], (inputs.g,))
+        return Results(out, None, *gradients)
+
+    return step
+
+
+def _torch_training(layer: Layer, mask: Array | None) -> Call:
+    """Without a graph of the gradients, which `vjp` makes so that they can be differentiated."""
     import torch
 
     def step(inputs: Inputs) -> Results:

@@ -24,6 +24,8 @@ class Options:
     """What to time, and how."""
 
     backends: tuple[str, ...]
+    named: bool
+    """Whether they were asked for one by one."""
     compiling: bool
     """Whether backends that compile for minutes take part."""
     workloads: tuple[Workload, ...]
@@ -117,9 +119,11 @@ def make_options(
     if threads is not None and not 1 <= threads <= cores:
         raise ValueError(f"threads is {threads}: from 1 to {cores}, the cores this process may use")
     asked = list(dict.fromkeys(backends))
-    chosen = names() if asked in ([], ["all"]) else asked
+    named = asked not in ([], ["all"])
+    chosen = asked if named else names()
     return Options(
         backends=tuple(sorted(chosen, key=lambda name: name != BASELINE)),
+        named=named,
         compiling=full or bool(asked),
         workloads=tuple(
             _in_modes(
@@ -136,12 +140,12 @@ def make_options(
 
 
 def _chosen(
-    names: Iterable[str], shapes: Iterable[str], files: Iterable[str], full: bool
+    patterns: Iterable[str], shapes: Iterable[str], files: Iterable[str], full: bool
 ) -> list[Workload]:
     """The named workloads, and one's own, which alone replace the default set."""
-    names, own = tuple(names), [parse_shape(text) for text in shapes]
+    patterns, own = tuple(patterns), [parse_shape(text) for text in shapes]
     own += [workload for file in files for workload in read_workloads(Path(file))]
-    return own if own and not names else [*select(names, full=full), *own]
+    return own if own and not patterns else [*select(patterns, full=full), *own]
 
 
 def _in_dtypes(workloads: list[Workload], dtypes: Iterable[str]) -> list[Workload]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import itertools
 import multiprocessing
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -54,12 +53,13 @@ class BenchSession:
     """Times workloads on candidates, each candidate only once it is known to be right.
 
     Raises:
-        LookupError: there is no such backend.
+        LookupError: there is no such backend; of those that were named.
         TypeError: something else goes by that name.
         ValueError: two candidates have one name, or the folder holds another run's timings.
     """
 
     def __init__(self, options: Options) -> None:
+        self.load = hardware.load_average()  # our own processes are about to raise it
         self.options = options
         self.effort = THOROUGH if options.full else Effort()
         self.processes = self.effort.processes
@@ -160,12 +160,32 @@ class BenchSession:
 
     def _declared(self, spec: str) -> Declaration | UnavailableError:
         """What a candidate says of itself, or why it takes no part in any contest."""
-        declared = _declaration(self.workers[spec])
+        declared = self._loaded(spec, self.workers[spec])
         compiles = isinstance(declared, Declaration) and declared.compiles
         if compiles and not self.options.compiling:
             _stop(self.workers[spec])
             return UnavailableError(spec, COMPILES)
         return declared
+
+    def _loaded(self, spec: str, workers: Sequence[Worker]) -> Declaration | UnavailableError:
+        """What a candidate says of itself, once all of some processes have loaded it.
+
+        Where it was not named but is merely installed, whatever is wrong with it stops nobody else.
+        """
+        try:
+            first, *_ = [worker.declaration() for worker in workers]
+        except UnavailableError as error:
+            unavailable = error
+        except OutError as error:
+            unavailable = UnavailableError(spec, f"{error}, at import")
+        except (LookupError, TypeError) as error:
+            if self.options.named:
+                raise
+            unavailable = UnavailableError(spec, str(error))
+        else:
+            return first
+        _stop(self.workers[spec])
+        return unavailable
 
     def _start(self, spec: str, count: int) -> list[Worker]:
         return [Worker(spec, self.options.device, self.options.threads) for _ in range(count)]
@@ -178,8 +198,9 @@ class BenchSession:
         self.processes += missing
         for spec, workers in started.items():
             self.workers[spec] += workers
-        for worker in itertools.chain(*started.values()):
-            worker.declaration()
+        for spec, workers in started.items():
+            if workers:
+                self.declarations[spec] = self._loaded(spec, workers)
 
     def _living(self, spec: str) -> list[Worker]:
         """The candidate's workers, all started anew after each one that it took down.
@@ -199,7 +220,7 @@ class BenchSession:
         try:
             for worker in self.workers[spec]:
                 worker.declaration()
-        except (UnavailableError, LookupError, TypeError) as error:
+        except (OutError, UnavailableError, LookupError, TypeError) as error:
             self.losses[spec] = LOSSES
             raise OutError(f"could not be loaded again: {error}") from error
         return self.workers[spec]
@@ -219,7 +240,9 @@ class BenchSession:
     def _environment(self) -> Environment:
         """This machine's, with the BLAS libraries that the workers have loaded."""
         found = {name for workers in self.workers.values() for w in workers for name in w.blas}
-        return dataclasses.replace(environment(self.options.threads), blas=tuple(sorted(found)))
+        return dataclasses.replace(
+            environment(self.options.threads), blas=tuple(sorted(found)), load=self.load
+        )
 
     def _write(self, name: str, record: Timing | Verdict | Comparison | Ceilings) -> None:
         if self.options.out is not None:
@@ -242,16 +265,6 @@ def bench_session(config: pytest.Config) -> BenchSession:
             raise pytest.UsageError(error.args[0]) from error
         config.add_cleanup(session.close)
     return config.stash[SESSION]
-
-
-def _declaration(workers: Sequence[Worker]) -> Declaration | UnavailableError:
-    """What a candidate says of itself, once all its processes have loaded it."""
-    try:
-        first, *_ = [worker.declaration() for worker in workers]
-    except UnavailableError as error:
-        _stop(workers)
-        return error
-    return first
 
 
 def _stop(workers: Sequence[Worker]) -> None:

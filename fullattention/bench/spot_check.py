@@ -6,21 +6,29 @@ The worker takes the sample; the process that told it what to do judges it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fullattention.backends.precision import Precision
-from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.inputs import DRAWN, SEED, InputPool, spot
 from fullattention.bench.modes import Inputs, Results, hidden_keys
-from fullattention.bench.training_check import training_fault
+from fullattention.bench.training_check import gradient_fault, training_fault
 from fullattention.bench.workloads import Workload
-from fullattention.conformance.bound import Expected, attention_bound, error_over_bound
+from fullattention.conformance.bound import Expected, error_over_bound, expected_within
+from fullattention.conformance.oracle import Exact, exact_attention
 
 PAIRS = 16
-"""Batch entries and heads that are looked at; the exact result of all would take too long."""
+"""Batch entries and heads that are looked at, at most; the exact result of all would take too
+long."""
+
+FEWEST_PAIRS = 3
+"""Both ends and the spot, however many keys there are."""
 
 QUERIES = 8
+
+TERMS = 2**20
+"""Of the sums over the keys that are looked at, so that a look takes some milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +63,24 @@ class Sample:
     """Of q, k and v, for the pairs: (pairs, L, E), (pairs, S, E), (pairs, S, D)."""
 
 
-def places(workload: Workload, number: int) -> Places:
-    """Where the results of one set of inputs are looked at; both ends of each axis are in it."""
-    random = np.random.default_rng([SEED, number])
-    B, L, _, H, _, _ = workload.shape
-    b, h = np.divmod(_ends_and_random(B * H, PAIRS, random), H)
-    return Places(b, h, _ends_and_random(L, QUERIES, random))
+def places(workload: Workload, look: int) -> Places:
+    """Where results are looked at: both ends of each axis, the look's spot, and others."""
+    random = np.random.default_rng([SEED, look])
+    B, L, S, H, _, D = workload.shape
+    at = spot(workload, look)
+    pairs = min(PAIRS, max(FEWEST_PAIRS, TERMS // (min(L, QUERIES) * S * D)))
+    b, h = np.divmod(_some(B * H, pairs, at.b * H + at.h, random), H)
+    return Places(b, h, _some(L, QUERIES, at.query, random))
 
 
-def sample(workload: Workload, results: Results, number: int) -> Sample:
-    """What is looked at of results, which are NumPy arrays."""
+def sample(workload: Workload, results: Results, look: int) -> Sample:
+    """What a look sees of results, which are NumPy arrays."""
     B, L, S, H, E, D = workload.shape
     shapes = Results((B, L, H, D), (B, H, L, S), (B, L, H, E), (B, S, H, E), (B, S, H, D))
     given = [(x.shape, shape) for x, shape in zip(results, shapes, strict=True) if x is not None]
     if any(found != shape for found, shape in given):
         return Sample(shapes_right=False, out=np.empty(0))
-    at = places(workload, number)
+    at = places(workload, look)
     if workload.mode == "training":
         gradients = tuple(at.whole(x) for x in results[2:])
         return Sample(shapes_right=True, out=at.whole(results.out), gradients=gradients)
@@ -79,31 +89,30 @@ def sample(workload: Workload, results: Results, number: int) -> Sample:
 
 
 class SpotCheck:
-    """Judges samples of one workload; what is expected is computed once for each precision."""
+    """Judges samples of one workload."""
 
     def __init__(self, pool: InputPool) -> None:
+        self.pool = pool
         self.workload = pool.workload
-        self.inputs = pool.sets(pool.read_only())
-        self.expected: dict[tuple[int, Precision], Expected] = {}
 
-    def error(self, found: Sample, number: int, precision: Precision) -> float:
+    def error(self, found: Sample, number: int, precision: Precision, look: int = DRAWN) -> float:
         """Largest error of a sample over its bound.
 
         At most 1 where all is right, infinite where a shape is wrong or a NaN is out of place.
+
+        Args:
+            found: the sample.
+            number: of the set of inputs that it comes from.
+            precision: how the candidate rounds.
+            look: as which the sample was taken, after the inputs changed for it.
         """
         if not found.shapes_right:
             return math.inf
-        at = places(self.workload, number)
-        expected = self._expected(at, number, precision)
+        at = places(self.workload, look)
+        inputs = self.pool.sets(self.pool.renewed(look))[number]
+        expected = expected_within(self._attention(at, inputs), precision)
         if self.workload.mode == "training":
-            return training_fault(
-                *(at.whole(x) for x in self.inputs[number]),
-                rows=at.rows,
-                expected=expected,
-                out=found.out,
-                gradients=found.gradients,
-                precision=precision,
-            )
+            return self._training_error(found, at, inputs, expected, precision)
         error = error_over_bound(found.out[:, :, None], expected.out, expected.out_bound)
         if self.workload.mode != "weights":
             return error
@@ -112,12 +121,27 @@ class SpotCheck:
         weights = found.weights[:, None]
         return max(error, error_over_bound(weights, expected.weights, expected.weights_bound))
 
-    def _expected(self, at: Places, number: int, precision: Precision) -> Expected:
-        if (number, precision) not in self.expected:
-            self.expected[number, precision] = self._attention(at, self.inputs[number], precision)
-        return self.expected[number, precision]
+    def _training_error(
+        self, found: Sample, at: Places, inputs: Inputs, expected: Expected, precision: Precision
+    ) -> float:
+        whole = Inputs(*(at.whole(x) for x in inputs))
+        fault = training_fault(
+            *whole,
+            rows=at.rows,
+            expected=expected,
+            out=found.out,
+            gradients=found.gradients,
+            precision=precision,
+        )
+        if fault > 1:
+            return fault
+        # The more rows, the less chance there is in the size of a gradient.
+        L, S = self.workload.shape.L, self.workload.shape.S
+        more = replace(at, rows=np.arange(L)[:: -(-len(at.b) * L * S // TERMS)])
+        dq, g = found.gradients[0][:, more.rows], whole.g[:, more.rows]
+        return max(fault, gradient_fault(dq, g, self._attention(more, inputs), precision))
 
-    def _attention(self, at: Places, inputs: Inputs, precision: Precision) -> Expected:
+    def _attention(self, at: Places, inputs: Inputs) -> Exact:
         """The pairs as a batch of one head: V (pairs, rows, 1, D), weights (pairs, 1, rows, S)."""
         _, _, S, _, E, _ = self.workload.shape
         hidden = hidden_keys(self.workload)
@@ -125,19 +149,19 @@ class SpotCheck:
             hidden = (np.arange(S) > at.rows[:, None])[None, None]
         elif hidden is not None:
             hidden = hidden[at.b]
-        return attention_bound(
+        return exact_attention(
             at.of(inputs.q)[:, :, None],
             at.whole(inputs.k)[:, :, None],
             at.whole(inputs.v)[:, :, None],
             hidden=hidden,
             scale=E**-0.5,
-            precision=precision,
         )
 
 
-def _ends_and_random(size: int, most: int, random: np.random.Generator) -> np.ndarray:
-    """Indices below `size` in order: all, or else both ends and others at random."""
+def _some(size: int, most: int, one: int, random: np.random.Generator) -> np.ndarray:
+    """Indices below `size` in order: all, or else both ends, a certain one, and others."""
     if size <= most:
         return np.arange(size)
-    inner = random.choice(np.arange(1, size - 1), most - 2, replace=False)
-    return np.sort(np.concatenate([[0, size - 1], inner]))
+    certain = {0, size - 1, one}
+    others = [index for index in range(size) if index not in certain]
+    return np.sort([*certain, *random.choice(others, most - len(certain), replace=False)])

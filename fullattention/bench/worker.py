@@ -25,7 +25,7 @@ from fullattention.backends import UnsupportedError
 from fullattention.backends.errors import is_out_of_memory
 from fullattention.bench.device import device_timer, peak_bytes
 from fullattention.bench.gpu_figures import GpuFigures, gpu_figures
-from fullattention.bench.inputs import InputPool
+from fullattention.bench.inputs import DRAWN, InputPool
 from fullattention.bench.limits import TooLargeError, require_memory, require_time
 from fullattention.bench.modes import Results, make_call
 from fullattention.bench.rest import come_to_rest
@@ -49,6 +49,9 @@ JUDGING = 900.0
 PREPARING = 300.0
 """Seconds; the first call may compile."""
 
+IMMUTABLE = ("jax",)
+"""Libraries whose arrays cannot be written to."""
+
 TURNING = 60.0
 """Seconds of a turn, beyond which its candidate counts as hung."""
 
@@ -68,8 +71,8 @@ class RefusedError(OutError):
 class Ready:
     """A candidate is warm and can take turns."""
 
-    first_call: float
-    """Seconds."""
+    first_call: float | None
+    """Seconds; None where calls on parts of the workload came before."""
     calls_per_turn: int
     peak_bytes: int | None
 
@@ -83,16 +86,18 @@ class Turn:
     device_seconds: float | None
     wall: float
     """Seconds of the whole turn."""
+    own: float
+    """CPU seconds that this process used meanwhile, and..."""
     others: float
-    """CPU seconds that other processes used meanwhile. The system counts by 10 ms or so, and a turn
-    is not much longer: this may be below 0, and only the sum over many turns tells."""
+    """... that others did. The system counts by 10 ms or so, and a turn is not much longer: this may
+    be below 0, and only the sum over many turns tells."""
     sample: Sample | None
     """Of one call's results, where a look was asked for."""
     inputs: int
     """Number of the set of inputs that the sample comes from."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Prepared:
     """A workload that a worker can take turns at."""
 
@@ -101,6 +106,8 @@ class _Prepared:
     placed: Any
     """The numbers as the candidate's own library has them; None where they stay on the host."""
     turns: Turns
+    look: int = DRAWN
+    """For which the numbers were last renewed."""
 
 
 class Server:
@@ -116,8 +123,14 @@ class Server:
         """The verdict on the candidate in a dtype."""
         return judge_subject(self.subject, level="quick", dtypes=(dtype,))
 
-    def prepare(self, pool: InputPool, warm_up: float, longest_call: float) -> Ready:
+    def prepare(self, pool: InputPool, warm_up: float, longest_call: float | None) -> Ready:
         """Load a workload, time the first call, and warm up.
+
+        Args:
+            pool: the workload and its inputs.
+            warm_up: seconds.
+            longest_call: seconds; None: another process has found that no call takes too long, and
+                the first call here is the first one of this workload.
 
         Raises:
             TooLargeError, UnsupportedError: the candidate cannot take part.
@@ -127,33 +140,42 @@ class Server:
         require_memory(subject, workload, hardware.memory_free())
         numbers = pool.private()
         on_host = pool.sets(numbers)
-        require_time(subject, workload, on_host[0], longest_call, time.perf_counter)
+        if longest_call is not None:
+            require_time(subject, workload, on_host[0], longest_call, time.perf_counter)
         placed = self._placed(numbers, workload)
         sets = on_host if placed is None else pool.sets(placed, subject.arrays.strided)
         call = make_call(subject, workload)
         once = functools.partial(self._seconds, lambda: call(sets[0]))
-        first_call = once()
+        seconds = once()
         timer = device_timer(subject.library, subject.device)
         turns = Turns(call, sets, self._wait, time.perf_counter, timer)
         turns.warm_up(warm_up)
         self.prepared = _Prepared(pool, numbers, placed, turns)
         peak = peak_bytes(subject.library, subject.device, once)
-        return Ready(first_call, turns.calls, peak)
+        return Ready(seconds if longest_call is None else None, turns.calls, peak)
 
-    def turn(self, look: bool) -> Turn:
-        """Take one turn, and with a look bring a sample of one call's results."""
+    def turn(self, look: int) -> Turn:
+        """Take one turn, and with a look bring a sample of one call's results.
+
+        Args:
+            look: its number, for which inputs change before the turn; 0: none.
+        """
         turns = self._at_work.turns
-        start, others = time.perf_counter(), hardware.others_cpu_seconds()
+        if look != DRAWN:
+            self._renew(look)
+        start, own = time.perf_counter(), time.process_time()
+        others = hardware.others_cpu_seconds()
         timed = turns.take(self.random.randrange(turns.chunks))
-        wall = time.perf_counter() - start
+        wall, own = time.perf_counter() - start, time.process_time() - own
         others = hardware.others_cpu_seconds() - others
         come_to_rest()
         return Turn(
             seconds=timed.seconds,
             device_seconds=timed.device_seconds,
             wall=wall,
+            own=own,
             others=others,
-            sample=self._sample(timed.kept, timed.inputs) if look else None,
+            sample=self._sample(timed.kept, look) if look != DRAWN else None,
             inputs=timed.inputs,
         )
 
@@ -171,8 +193,8 @@ class Server:
         else:
             given = self.subject.arrays.take(prepared.placed)
         names = ("queries", "keys", "values", "gradient of V")
-        original = prepared.pool.read_only()
-        pairs = zip(prepared.pool.sets(original), prepared.pool.sets(given), strict=True)
+        told = prepared.pool.renewed(prepared.look)
+        pairs = zip(prepared.pool.sets(told), prepared.pool.sets(given), strict=True)
         changed = {
             name: None
             for before, after in pairs
@@ -180,6 +202,24 @@ class Server:
             if left is not None and not np.array_equal(left, right)
         }
         return tuple(changed)
+
+    def _renew(self, look: int) -> None:
+        """Write the numbers of a look where those of the last one and its own are."""
+        prepared, arrays, device = self._at_work, self.subject.arrays, self.subject.device
+        numbers = prepared.pool.renewed(look)
+        spans = [*prepared.pool.spans(prepared.look), *prepared.pool.spans(look)]
+        prepared.look = look
+        for span in spans:
+            prepared.numbers[span] = numbers[span]
+        if prepared.placed is None or self._shares_memory:
+            return
+        if self.subject.library in IMMUTABLE:
+            prepared.placed = arrays.put(prepared.numbers, device)
+            prepared.turns.sets = prepared.pool.sets(prepared.placed, arrays.strided)
+        else:
+            for span in spans:
+                prepared.placed[span] = arrays.put(numbers[span], device)
+        self._wait()
 
     def release(self) -> None:
         """Let go of the present workload's arrays."""
@@ -212,10 +252,10 @@ class Server:
     def _wait(self) -> None:
         self.subject.arrays.synchronize(self.subject.device)
 
-    def _sample(self, results: Results, number: int) -> Sample:
+    def _sample(self, results: Results, look: int) -> Sample:
         workload = self._at_work.pool.workload
         take = np.asarray if workload.mode == "host" else self.subject.arrays.take
-        return sample(workload, Results(*(x if x is None else take(x) for x in results)), number)
+        return sample(workload, Results(*(x if x is None else take(x) for x in results)), look)
 
 
 class Worker:
@@ -225,7 +265,6 @@ class Worker:
     """
 
     def __init__(self, spec: str, device: str, threads: int) -> None:
-        self.spec = spec
         self.blas: tuple[str, ...] = ()
         """The BLAS and OpenMP libraries that the candidate has loaded."""
         context = multiprocessing.get_context("spawn")
@@ -240,12 +279,10 @@ class Worker:
         """What the candidate says of itself, once it is loaded; `blas` is known from then on.
 
         Raises:
+            OutError: it hung or died meanwhile.
             UnavailableError, LookupError, TypeError: as `backends.load`, from the process.
         """
-        try:
-            answer = self._answer(LOADING)
-        except OutError as error:
-            raise LookupError(f"{self.spec!r} {error} at import") from None
+        answer = self._answer(LOADING)
         if isinstance(answer, Exception):
             self.stop()
             raise answer

@@ -272,7 +272,7 @@ def _option(
         backend = load(name, request.device)
     except UnavailableError as error:
         return Option(backend=name, basis="unavailable", reason=error.reason)
-    except LookupError as error:  # it was measured here under a name that is known no more
+    except (LookupError, TypeError) as error:  # known no more, or another's that is broken
         return Option(backend=name, basis="unavailable", reason=str(error.args[0]))
     lacking = _lacking(backend, request)
     if lacking:
@@ -291,8 +291,8 @@ def _option(
 
 
 def _is_disturbed(timing: Timing) -> bool:
-    """Whether a time is one that disturbance may have lengthened."""
-    return timing.status == "timed" and timing.disturbed
+    """Whether a time is one that disturbance may have lengthened, or made void."""
+    return timing.status in ("timed", "void") and timing.disturbed
 
 
 def _has_time(option: Option) -> bool:

@@ -17,6 +17,9 @@ CPUS = Path("/sys/devices/system/cpu")
 PROC = Path("/proc")
 GIB = 2**30
 
+BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+"""What a core's time goes to when it is not idle."""
+
 
 def cpu_model(proc: Path = PROC) -> str:
     """The CPU's own name, or the best that the system tells."""
@@ -32,12 +35,15 @@ def cpu_model(proc: Path = PROC) -> str:
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
     """Cores that the scheduler gives this process: its affinity, within its cgroup's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
-    else:
-        allowed = os.cpu_count() or 1
-    quota = _cpu_quota(cgroup)
+    allowed, quota = len(_affinity()), _cpu_quota(cgroup)
     return allowed if quota is None else min(allowed, math.ceil(quota))
+
+
+def _affinity() -> set[int]:
+    """Numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def _cpu_quota(cgroup: Path) -> float | None:
@@ -78,17 +84,53 @@ def gpu() -> tuple[str | None, str | None]:
     return ", ".join(name for name, _ in pairs), pairs[0][1]
 
 
+def others_on_gpus() -> int | None:
+    """Processes that compute on NVIDIA GPUs, this one and its children aside, by nvidia-smi.
+
+    None where it does not tell, or tells of none of us: in a container it may hide processes, or
+    number them as its host does. So ask while one of us uses a GPU.
+    """
+    found = _output("nvidia-smi", "--query-compute-apps=pid", "--format=csv").splitlines()[1:]
+    listed = {line.strip() for line in found}
+    us = psutil.Process()
+    ours = {str(one.pid) for one in (us, *us.children(recursive=True))}
+    return len(listed - ours) if listed & ours else None
+
+
 def load_average() -> float | None:
     """Processes that wanted to run over the last minute; None where the system does not tell."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def others_cpu_seconds() -> float:
-    """CPU time that all but this process used since some moment; what a hypervisor stole too."""
-    all_cores, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    busy = ("user", "nice", "system", "irq", "softirq", "steal")
-    total = sum(getattr(all_cores, kind, 0.0) for kind in busy)
-    return float(total - own.user - own.system)
+def others_cpu_seconds(cgroup: Path = CGROUP) -> float:
+    """CPU time that others used since some moment of what this process may use.
+
+    That is all other processes on the cores of its affinity, and what a hypervisor stole of them.
+    Where a quota allows less than these cores, it is the other processes of its cgroup, as they
+    alone share the quota: whether processes of other groups were in its way cannot be told from
+    what they used, since they may have had the remaining cores.
+    """
+    own = psutil.Process().cpu_times()
+    cores, quota = _affinity(), _cpu_quota(cgroup)
+    used = None if quota is None or quota >= len(cores) else _group_cpu_seconds(cgroup)
+    total = _busy_seconds(cores) if used is None else used
+    return total - float(own.user + own.system)
+
+
+def _busy_seconds(cores: set[int]) -> float:
+    """What some cores were busy for; all, where a number is none that the system lists."""
+    every = psutil.cpu_times(percpu=True)
+    counted = [every[number] for number in cores] if max(cores) < len(every) else every
+    return sum(float(getattr(core, kind, 0.0)) for core in counted for kind in BUSY)
+
+
+def _group_cpu_seconds(cgroup: Path) -> float | None:
+    """What all processes of the cgroup used; None where the system does not tell."""
+    for name, microseconds in _lines(cgroup / "cpu.stat"):
+        if name == "usage_usec":
+            return int(microseconds) / 1e6
+    nanoseconds = _words(cgroup / "cpuacct" / "cpuacct.usage")
+    return int(nanoseconds[0]) / 1e9 if nanoseconds else None
 
 
 def throttlings(cgroup: Path = CGROUP, cpus: Path = CPUS) -> int | None:

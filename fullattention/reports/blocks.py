@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tabulate
 
@@ -37,6 +37,8 @@ class Table:
     """Columns of figures, aligned right."""
     widest: int = WIDTH
     """Characters of a cell, beyond which a terminal wraps it."""
+    wide: Sequence[str] = ()
+    """Columns that a terminal has no room for."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _text(block: Block) -> str:
         case Command(line):
             return f"  {line}"
         case Table():
-            return _table(block, "simple", block.widest)
+            return _table(_narrow(block), "simple", block.widest)
 
 
 def _markdown(block: Block) -> str:
@@ -81,6 +83,13 @@ def _markdown(block: Block) -> str:
             return f"```\n{line}\n```"
         case Table():
             return _table(block, "pipe", None)
+
+
+def _narrow(table: Table) -> Table:
+    """The table without its wide columns."""
+    kept = [place for place, column in enumerate(table.columns) if column not in table.wide]
+    rows = [[row[place] for place in kept] for row in table.rows]
+    return replace(table, columns=[table.columns[place] for place in kept], rows=rows)
 
 
 def _table(table: Table, style: str, widest: int | None) -> str:

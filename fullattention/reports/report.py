@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from fullattention.records import BASELINE, Ceilings, Comparison, Environment, Timing, Verdict
+from fullattention.records import (
+    BASELINE,
+    CLOCK_DRIFT,
+    Ceilings,
+    Comparison,
+    Environment,
+    Timing,
+    Verdict,
+)
 from fullattention.reports.blocks import Block, Heading, Lines, Table
 from fullattention.reports.comparable import common_environment
 from fullattention.reports.tables import WORKLOAD, fastest, mean_gain, ranked
@@ -119,14 +127,16 @@ def _conclusions(best: pd.DataFrame) -> list[str]:
         )
     if best["disturbed"].any():
         lines.append(
-            "Disturbed: others wanted the cores meanwhile, so the ratios are those of a busy "
-            "machine, and none counts for the mean. Run again on a quiet one."
+            "Disturbed: others wanted the cores or the GPU meanwhile, or the cores' speed changed, "
+            "so the ratios are those of a busy machine, and none counts for the mean. Run again on "
+            "a quiet one."
         )
     lines.append(
         "Backends take turns in random order, block by block, each in several processes, and "
         "ratios are taken within blocks; intervals allow for how much processes differ. "
         "One is slower where the ratio's 99 % interval lies above 1, a tie where it lies within "
-        "2 % of 1, and else not settled."
+        "2 % of 1, and else not settled. The tables of report.md have each one's verdict against "
+        "the best, and the least difference that such turns show nine times in ten."
     )
     return lines
 
@@ -197,12 +207,23 @@ def _processes(tried: pd.DataFrame) -> list[Block]:
 
 
 def _disturbances(tried: pd.DataFrame) -> list[Block]:
-    loads = [
-        f"{row.backend} {digits(row.other_load)}" for row in tried[tried["disturbed"]].itertuples()
-    ]
-    if not loads:
-        return []
-    return [Lines([f"Disturbed; cores that others used meanwhile: {', '.join(loads)}."])]
+    first, lines = tried.iloc[0], []
+    if loads := _loads(tried[tried["disturbed"]], "other_load"):
+        lines.append(f"Disturbed; cores that others used meanwhile: {loads}.")
+    if abs(first.clock_drift or 0.0) > CLOCK_DRIFT:
+        drift = f"{first.clock_drift:+.0%}"
+        lines.append(f"Disturbed; what the same work takes a core changed by {drift} meanwhile.")
+    if (first.gpu_others or 0) > 0:
+        others = int(first.gpu_others)
+        lines.append(f"Disturbed; other processes that computed on the GPU: {others}.")
+    if loads := _loads(tried[tried["oversubscribed"]], "own_load"):
+        lines.append(f"More cores kept busy than these were told to use: {loads}.")
+    return [Lines(lines)] if lines else []
+
+
+def _loads(rows: pd.DataFrame, column: str) -> str:
+    pairs = zip(rows["backend"], rows[column], strict=True)
+    return ", ".join(f"{backend} {digits(load)}" for backend, load in pairs)
 
 
 def _call(row: pd.Series) -> str:
@@ -221,18 +242,25 @@ def _ranking(tried: pd.DataFrame) -> Table:
             seconds(row.median),
             digits(row.ratio),
             _interval(row),
+            row.verdict or MISSING,
+            MISSING if pd.isna(row.smallest_difference) else f"{row.smallest_difference:.1%}",
             MISSING if pd.isna(row.share) else f"{percent(row.share)} {row.floor}",
             memory(row.peak_bytes),
             seconds(row.first_call),
             digits(row.error_over_bound),
         ]
         if row.status == "timed"
-        else [row.status, row.backend, *6 * [MISSING], digits(row.error_over_bound)]
+        else [row.status, row.backend, *8 * [MISSING], digits(row.error_over_bound)]
         for row in tried.itertuples()
     ]
     ratio = "ratio" if ratio_to == BASELINE else "/ best"
-    columns = ("rank", "backend", "median", ratio, "95 %", "ceiling", "peak", "first", "error")
-    return Table(columns, rows, right=tuple(c for c in columns if c != "backend"), widest=40)
+    against_best = ("verdict", "least")
+    columns = (
+        *("rank", "backend", "median", ratio, "95 %", *against_best),
+        *("ceiling", "peak", "first", "error"),
+    )
+    right = tuple(column for column in columns if column not in ("backend", "verdict"))
+    return Table(columns, rows, right=right, widest=40, wide=against_best)
 
 
 def _on_device(tried: pd.DataFrame) -> list[Block]:

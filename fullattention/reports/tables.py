@@ -27,7 +27,8 @@ def ranked(timings: Sequence[Timing], comparisons: Sequence[Comparison]) -> pd.D
     """One row for each backend on each workload, the fastest first; a repeated timing's last.
 
     Columns: the fields of `Timing` but its environment; `title` of the workload; `disturbed`,
-    whether others wanted the cores meanwhile or something held them back; `ratio` of the time to
+    whether others wanted the cores meanwhile or something changed their speed; `oversubscribed`,
+    whether it kept more of them busy than it was told to use; `ratio` of the time to
     that of the backend in `ratio_to`, with its 95 % interval `low` and `high`; `verdict` against
     the best ("best" for itself), and the `smallest_difference` that would have shown;
     `process_difference`, that of two processes of one backend; `rank`, which those share that are
@@ -82,7 +83,8 @@ def _best(timed: Sequence[str], comparisons: Mapping[tuple[str, str], Comparison
 def _facts(timing: Timing) -> dict[str, Any]:
     facts = dataclasses.asdict(timing)
     del facts["environment"], facts["schema"]
-    return facts | {"title": title(timing), "disturbed": timing.disturbed}
+    told = {name: getattr(timing, name) for name in ("disturbed", "oversubscribed")}
+    return facts | {"title": title(timing)} | told
 
 
 def title(timing: Timing) -> str:

@@ -1,0 +1,71 @@
+"""What the machine was like during a contest, and what makes a timing void."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from fullattention.machine import hardware
+from fullattention.records import Timing
+
+TAKEN = 0.5
+"""Share of the cores that a backend was told to use; where others took more, its time is void."""
+
+EXCESS = 0.5
+"""Cores that a backend may keep busy beyond its threads: with more its time is void."""
+
+ADDITIONS, TRIES = 2**16, 20
+"""Of the work whose fastest try tells the clock of a core: some milliseconds in all."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What held during a contest; each None where the system does not tell."""
+
+    throttlings: int | None
+    """How often cores were held back."""
+    clock_drift: float | None
+    """Share by which a core took longer at the end for the same work; negative: less."""
+    gpu_others: int | None
+    """Other processes on the GPUs at the end."""
+
+
+class Watch:
+    """Looks at the machine from now on, until it is asked."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.throttlings = hardware.throttlings()
+        self.pace = pace()
+
+    def conditions(self) -> Conditions:
+        """What held since the watch began."""
+        throttlings = self.throttlings
+        if throttlings is not None:
+            throttlings = (hardware.throttlings() or 0) - throttlings
+        return Conditions(
+            throttlings=throttlings,
+            clock_drift=pace() / self.pace - 1 if self.pace else None,
+            gpu_others=None if self.device == "cpu" else hardware.others_on_gpus(),
+        )
+
+
+def pace() -> float:
+    """CPU seconds that a fixed piece of work takes at best: however busy others are."""
+
+    def once() -> float:
+        start = time.thread_time()
+        sum(range(ADDITIONS))
+        return time.thread_time() - start
+
+    return min(once() for _ in range(TRIES))
+
+
+def void_reason(timing: Timing) -> str:
+    """Why a time tells nothing of what it is recorded for; empty where it does."""
+    threads = timing.environment.threads
+    if timing.own_load is not None and timing.own_load > threads + EXCESS:
+        return f"it kept {timing.own_load:.1f} cores busy, and was told to use {threads}"
+    if timing.crowding > TAKEN * threads:
+        return f"others took {timing.crowding:.1f} of the {threads} cores it was told to use"
+    return ""

@@ -198,7 +198,7 @@ class Timing:
     upper_quartile: float | None = None
     minimum: float | None = None
     processes: int | None = None
-    """Warm ones with this backend, whose verdict, peak memory and figures of a GPU are the first's."""
+    """Warm ones with this backend; verdict, peak memory and figures of a GPU are the first's."""
     blocks: int | None = None
     """In each of which every process took one turn; a turn begins with calls that are not timed, so
     that what fits the caches lies in them."""

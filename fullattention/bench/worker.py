@@ -89,8 +89,8 @@ class Turn:
     own: float
     """CPU seconds that this process used meanwhile, and..."""
     others: float
-    """... that others did. The system counts by 10 ms or so, and a turn is not much longer: this may
-    be below 0, and only the sum over many turns tells."""
+    """... that others did. The system counts by 10 ms or so, and a turn is not much longer: this
+    may be below 0, and only the sum over many turns tells."""
     sample: Sample | None
     """Of one call's results, where a look was asked for."""
     inputs: int

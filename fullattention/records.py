@@ -226,7 +226,8 @@ class Timing:
     share: float | None = None
     """Time at that ceiling over the median."""
     other_load: float | None = None
-    """Cores that other processes kept busy meanwhile, on average."""
+    """Cores that other processes kept busy meanwhile, on average and at least: what the ticks leave
+    unsure by which the system counts is taken off."""
     own_load: float | None = None
     """Cores that the backend's own process kept busy in its turns, on average."""
     throttlings: int | None = None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fullattention.bench import conditions
-from fullattention.bench.conditions import Conditions, Watch, void_reason
+from fullattention.bench.conditions import Conditions, Watch, by_chance, void_reason
 from fullattention.bench.measure import untimed
 from fullattention.bench.workloads import parse_shape
+from fullattention.machine import hardware
 from fullattention.records import Timing
 from tests.bench_fakes import ENVIRONMENT
 
@@ -62,3 +64,18 @@ def test_a_time_taken_with_far_other_cores_is_void(
     threads: int, own: float | None, others: float | None, reason: str
 ) -> None:
     assert void_reason(timing(threads, own_load=own, other_load=others)) == reason
+
+
+def test_ticks_alone_hardly_ever_look_like_others() -> None:
+    """Cores that only the candidate keeps busy, counted in whole ticks as Linux counts."""
+    random, tick, turns, cores = np.random.default_rng(5), hardware.TICK, 50, 2
+    wall = 2.3 * tick
+
+    def counted() -> np.ndarray:
+        start = random.uniform(0, 1000 * tick, size=(1000, turns))
+        return tick * (np.floor((start + wall) / tick) - np.floor(start / tick))
+
+    others = sum(counted() for _ in range(cores)) - sum(counted() for _ in range(2))
+    beyond = np.abs(others.sum(axis=1)) > by_chance(turns, cores)
+    assert beyond.mean() < 0.01
+    assert (others.sum(axis=1) + 0.5 * turns * wall > by_chance(turns, cores)).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -59,6 +60,15 @@ def pace() -> float:
         return time.thread_time() - start
 
     return min(once() for _ in range(TRIES))
+
+
+def by_chance(turns: int, cores: int) -> float:
+    """CPU seconds that others may seem to have used in so many turns, by chance alone.
+
+    Three standard deviations of the sum. A turn's figure is the difference of counters, one of each
+    core and two of the process, and each is wrong by the difference of two parts of a tick.
+    """
+    return 3 * hardware.TICK * math.sqrt(turns * (cores + 2) / 6)
 
 
 def void_reason(timing: Timing) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fullattention.bench.ceilings import Floor, Rates, floors, impossible
-from fullattention.bench.conditions import Conditions, Watch, void_reason
+from fullattention.bench.conditions import Conditions, Watch, by_chance, void_reason
 from fullattention.bench.contest import Blocks, LeftError, Rules, TakeTurn, contest
 from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import DRAWN, SEED, InputPool
@@ -279,6 +279,7 @@ class Entry:
         on_device = [t.device_seconds for t in self.turns if t.device_seconds is not None]
         floor = max(self.floors, key=lambda name: self.floors[name], default=None)
         wall = sum(turn.wall for turn in self.turns)
+        chance = by_chance(len(seconds), environment.cores)
         made = dataclasses.replace(
             made,
             error_over_bound=None if self.error is None or math.isinf(self.error) else self.error,
@@ -299,7 +300,7 @@ class Entry:
             bytes_moved=self.work.bytes,
             floor=floor,
             share=None if floor is None else self.floors[floor] / median,
-            other_load=max(0.0, sum(turn.others for turn in self.turns) / wall),
+            other_load=max(0.0, sum(turn.others for turn in self.turns) - chance) / wall,
             own_load=sum(turn.own for turn in self.turns) / wall,
             throttlings=conditions.throttlings,
             clock_drift=conditions.clock_drift,

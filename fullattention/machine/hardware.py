@@ -17,6 +17,9 @@ CPUS = Path("/sys/devices/system/cpu")
 PROC = Path("/proc")
 GIB = 2**30
 
+TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1 / 64
+"""Seconds by which the system counts CPU time."""
+
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """What a core's time goes to when it is not idle."""
 

@@ -224,5 +224,6 @@ def regret(session: nox.Session) -> None:
     if kept.exists():
         shutil.rmtree(kept)  # an earlier session's timings are no part of this one's table
     store = ("--store", str(kept))
-    session.run("fullattention", "bench", "--full", "--mode", "forward", *store, *session.posargs)
+    measured = session.posargs or ("--workload", "*")
+    session.run("fullattention", "bench", "--mode", "forward", *store, *measured)
     session.run("fullattention", "results", "regret", *store, "--write", "docs/choosing.md")

@@ -17,7 +17,8 @@ from fullattention.backends.cupy_kernels import fused
 from fullattention.backends.cupy_kernels.kernels import KERNELS, source
 from fullattention.backends.interface import Sizes
 from fullattention.conformance import check
-from fullattention.conformance.case import Case, Failed, NotHere
+from fullattention.conformance.case import Case, Failed, NotHere, expected_of, judge, run
+from fullattention.conformance.layouts import LAYOUTS
 from fullattention.conformance.limits import far_apart
 from fullattention.conformance.subject import load_subject
 from fullattention.records import Verdict
@@ -130,6 +131,28 @@ def test_long_half_precision_calls_go_by_tensor_cores(dtype: str) -> None:
     assert poisoned.tobytes() == got.tobytes()
 
 
+def error_by_tensor_cores(emulator: Emulator, layout: str) -> float:
+    """The error over the bound of a call of two tiles."""
+    case = Case(dtype="float16", shape=Sizes(2, 70, 100, 3, 16, 8), layout=layout)
+    subject = load_subject(backends.for_numpy(emulator))
+    ratio = judge(run(subject, case), expected_of(subject, case))
+    assert {launch.kernel for launch in emulator.launches} == {"attend_by_tensor_cores"}
+    return ratio
+
+
+@pytest.mark.parametrize("last_to_first", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensor_cores_serve_every_layout(layout: str, last_to_first: bool) -> None:
+    assert error_by_tensor_cores(Emulator(reversed=last_to_first), layout) <= 1
+
+
+def test_tensor_cores_copy_nothing_that_is_not_aligned() -> None:
+    right, fault = "} else if (array.by_chunks) {", "} else if (array.e == 1) {"
+    assert right in source("tensor_cores")
+    with pytest.raises(EmulationError, match="misaligned"):
+        error_by_tensor_cores(Emulator(edit=lambda text: text.replace(right, fault)), "misaligned")
+
+
 def test_a_causal_call_reads_no_key_of_a_skipped_tile() -> None:
     x = drawn(1, 300, 1, 64)
     k = x.copy()
@@ -181,7 +204,7 @@ def test_elements_that_no_gpu_can_load_are_refused(
     with pytest.raises(
         UnsupportedError, match=f"{name} lies at .*: they must be multiples of .* 4"
     ):
-        layer(Emulator(), mask_flag=False)(*arrays.values(), None)
+        layer(Emulator(), mask_flag=False)(arrays["q"], arrays["k"], arrays["v"], None)
 
 
 def test_whole_elements_apart_are_served() -> None:

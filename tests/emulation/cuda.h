@@ -21,6 +21,8 @@ extern "C" unsigned char* emulated_shared();
 extern "C" void emulated_barrier(int line);
 extern "C" double emulated_shuffle(unsigned mask, double value, int distance, int line);
 extern "C" const unsigned (*emulated_gather(const unsigned* words, int line))[6];
+extern "C" void emulated_copy(void* to, const void* from, int size);
+extern "C" void emulated_finish_copies();
 extern "C" const char* emulated_launch(void (*kernel)(const void*), const void* call,
                                        long long blocks, int threads, long long shared,
                                        int reversed);
@@ -74,6 +76,24 @@ static void emulated_multiply_add(float (&c)[4], const unsigned (&a)[4], const u
             const unsigned left = warp[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
             const unsigned right = warp[column * 4 + k % 8 / 2][4 + k / 8];
             c[i] += convert(left >> k % 2 * 16) * convert(right >> k % 2 * 16);
+        }
+    }
+}
+
+// Elements of 16 bits from the rows whose addresses lanes 0 to 15 bring, 8 elements each, as PTX has
+// it for ldmatrix.x2.trans: the thread gets two neighbours of a column from each half of the rows.
+static void emulated_load_columns(unsigned (&pairs)[2], const void* row, int line) {
+    unsigned mine[6] = {};
+    __builtin_memcpy(mine, &row, sizeof row);
+    const unsigned(*warp)[6] = emulated_gather(mine, line);
+    const int group = threadIdx.x % 32 / 4, quad = threadIdx.x % 4;
+    for (int half = 0; half < 2; ++half) {
+        pairs[half] = 0;
+        for (int i = 0; i < 2; ++i) {
+            const unsigned short* given;
+            __builtin_memcpy(&given, warp[half * 8 + quad * 2 + i], sizeof given);
+            if (reinterpret_cast<unsigned long long>(given) % 16) __builtin_trap();
+            pairs[half] |= unsigned(given[group]) << i * 16;
         }
     }
 }

@@ -31,6 +31,12 @@ constexpr unsigned char POISON = 0xff;  // a NaN in every floating-point format
 
 enum State { READY, AT_BARRIER, AT_SHUFFLE, DONE };
 
+struct Copy {
+    void* to;
+    const void* from;
+    int size;
+};
+
 struct Fiber {
     State state;
     int line;              // where it waits
@@ -40,6 +46,7 @@ struct Fiber {
     std::unique_ptr<char[]> stack;
     unsigned shuffles;     // taken part in so far
     double sent[2];        // to the other lanes, in turn: one may be ahead by one shuffle
+    std::vector<Copy> copies;  // under way
 };
 
 // What the lanes of a warp have sent to each other, in turn.
@@ -163,6 +170,7 @@ bool run_block(int threads, size_t shared_bytes, bool reversed) {
         fiber.state = READY;
         fiber.started = false;
         fiber.shuffles = 0;
+        fiber.copies.clear();
     }
     const int warps = (threads + WARP - 1) / WARP;
     for (bool done = false; !done;) {
@@ -210,6 +218,18 @@ extern "C" const unsigned (*emulated_gather(const unsigned* words, int line))[6]
     memcpy(warp.words[turn][thread % WARP], words, sizeof warp.words[0][0]);
     wait(AT_SHUFFLE, line);
     return warp.words[turn];
+}
+
+// A copy to shared memory that the kernel does not wait for yet: it is made as late as it may be.
+extern "C" void emulated_copy(void* to, const void* from, int size) {
+    if ((reinterpret_cast<size_t>(to) | reinterpret_cast<size_t>(from)) % size) raise(SIGBUS);
+    block().fibers[block().running].copies.push_back({to, from, size});
+}
+
+extern "C" void emulated_finish_copies() {
+    std::vector<Copy>& copies = block().fibers[block().running].copies;
+    for (const Copy& copy : copies) memcpy(copy.to, copy.from, copy.size);
+    copies.clear();
 }
 
 // Runs all blocks; the error, or an empty text.

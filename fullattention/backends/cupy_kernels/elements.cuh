@@ -18,6 +18,9 @@
 //   more features a thread holds, the fewer shuffles a score needs.
 //
 // Long calls in half precision have a kernel of another shape, for tensor cores: tensor_cores.cuh.
+// It alone copies the next tile while it works on the present one. Here the blocks of a
+// multiprocessor are to hide each other's loads, and two tiles of each would leave room for fewer.
+// No GPU has timed either.
 //
 // Compiled for one setting of these macros:
 //   ELEMENT        what the arrays hold: 2 float16, 3 bfloat16, 4 float32, 8 float64

@@ -37,6 +37,9 @@ TENSOR_WIDTH = 128
 TENSOR_QUERIES, TENSOR_KEYS, TENSOR_PAD = 64, 64, 8
 """Queries of a block, keys of a tile, and elements between staged rows, as in tensor_cores.cuh."""
 
+TENSOR_TILES = 4
+"""Keys and values of the present tile, and of the next one, which is on its way."""
+
 BUSY = 64 * 1024
 """Threads that keep a large GPU busy; with fewer, a row is shared by more of them."""
 
@@ -120,7 +123,7 @@ def forward_kernel(dtype: str, sizes: Sizes, limits: Limits, *, extras: bool) ->
 def _by_tensor_cores(dtype: str, sizes: Sizes) -> Launch:
     width = max(16, 1 << (max(sizes.E, sizes.D) - 1).bit_length())
     row_blocks = -(-sizes.L // TENSOR_QUERIES)
-    stride, transposed = width + TENSOR_PAD, TENSOR_KEYS + TENSOR_PAD
+    staged = TENSOR_TILES * TENSOR_KEYS * (width + TENSOR_PAD)
     return Launch(
         kernel="attend_by_tensor_cores",
         setting=Setting(
@@ -128,7 +131,7 @@ def _by_tensor_cores(dtype: str, sizes: Sizes) -> Launch:
         ),
         blocks=sizes.B * sizes.H * row_blocks,
         threads=THREADS,
-        shared=16 + 4 * width + 2 * (TENSOR_KEYS * stride + width * transposed),
+        shared=16 + 4 * width + 2 * staged,
         heads_log2=0,
         tile=TENSOR_KEYS,
         row_blocks=row_blocks,

@@ -8,11 +8,12 @@
 //   of the right factor  rows 2 quad, + 1, and both + 8, column group
 //   of the product       rows group and group + 8, columns 2 quad and + 1
 // so that the scores' exponentials, rounded to the elements' type, are the next left factor as they
-// lie. Keys are staged as they come, values transposed: a thread then reads two neighbours at once.
+// lie. Keys and values are staged as they come; those of the next tile are copied, without passing
+// through registers, while the warps are at work on the present one.
 
 constexpr int QUERIES = 16, KEYS = 64, WARP = 32;
 constexpr int PAD = 8;  // elements that keep the threads of a warp off each other's banks
-constexpr int KEY_STRIDE = WIDTH + PAD, VALUE_STRIDE = KEYS + PAD;
+constexpr int STRIDE = WIDTH + PAD, TILE = KEYS * STRIDE;
 
 static_assert(sizeof(Element) == 2 && WIDTH % 16 == 0, "products take 16 half-precision features");
 
@@ -27,12 +28,39 @@ __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+
+__device__ inline unsigned shared_address(const void* place) {
+    return unsigned(__cvta_generic_to_shared(place));
+}
+
+// Copies a chunk to shared memory: by `finish_copies` of the same thread at the latest.
+__device__ inline void copy_later(Chunk* place, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;"
+                 :: "r"(shared_address(place)), "l"(from) : "memory");
+}
+
+__device__ inline void finish_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// The right factor from 16 staged rows of 8 elements, of which lanes 0 to 15 each give one.
+__device__ inline void load_columns(unsigned (&b)[2], const Element* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(b[0]), "=r"(b[1]) : "r"(shared_address(row)) : "memory");
+}
 #else
 __device__ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     emulated_multiply_add(c, a, b, [](unsigned short bits) { return real(Element{bits}); },
                           __LINE__);
 }
+__device__ inline void copy_later(Chunk* place, const void* from) {
+    emulated_copy(place, from, sizeof(Chunk));
+}
+__device__ inline void finish_copies() { emulated_finish_copies(); }
+__device__ inline void load_columns(unsigned (&b)[2], const Element* row) {
+    emulated_load_columns(b, row, __LINE__);
+}
 #endif
+
+static_assert(sizeof(Chunk) == 8, "copies are of 8 bytes");
 
 __device__ inline unsigned pair_of(Element first, Element second) {
     return first.bits | unsigned(second.bits) << 16;
@@ -54,24 +82,29 @@ __device__ inline unsigned query_pair(const Call& call, Index start, int l, int 
     return pair_of(pair[0], pair[1]);
 }
 
-// Copies KEYS keys and values from `first` on, zeros where there are none.
-__device__ inline void stage_pair(Element* keys, Element* values, const Shared& shared,
-                                  const Call& call, int first) {
+// Begins to copy rows [first, first + KEYS) of an array's head to a tile; zeros where there are none.
+__device__ inline void stage_later(Element* tile, const Array& array, Index start, int size,
+                                   int first, int S) {
     constexpr int ROW_CHUNKS = WIDTH / CHUNK;
     for (int index = threadIdx.x; index < KEYS * ROW_CHUNKS; index += blockDim.x) {
-        // Neighbours in a warp take neighbouring keys: their transposed values are neighbours too.
-        const int key = index % KEYS, column = index / KEYS * CHUNK;
-        Chunk k = {}, v = {};
-        if (first + key < call.S) {
-            k = load_elements(call.k, shared.start[0][0] + (first + key) * call.k.t, column,
-                              int(call.E));
-            v = load_elements(call.v, shared.start[1][0] + (first + key) * call.v.t, column,
-                              int(call.D));
+        const int key = index / ROW_CHUNKS, column = index % ROW_CHUNKS * CHUNK;
+        const Index row = start + (first + key) * array.t;
+        Chunk* place = reinterpret_cast<Chunk*>(tile + key * STRIDE + column);
+        if (first + key >= S || column >= size) {
+            *place = Chunk{};
+        } else if (array.by_chunks) {
+            copy_later(place, static_cast<const Element*>(array.data) + row + column);
+        } else {
+            *place = load_elements(array, row, column, size);
         }
-        *reinterpret_cast<Chunk*>(keys + key * KEY_STRIDE + column) = k;
-#pragma unroll
-        for (int i = 0; i < CHUNK; ++i) values[(column + i) * VALUE_STRIDE + key] = v.at[i];
     }
+}
+
+// The same of keys and values, which are neighbours.
+__device__ inline void stage_pair(Element* pair, const Shared& shared, const Call& call, int first) {
+    const int S = int(call.S);
+    stage_later(pair, call.k, shared.start[0][0], int(call.E), first, S);
+    stage_later(pair + TILE, call.v, shared.start[1][0], int(call.D), first, S);
 }
 
 __device__ inline float over_quad(float x, bool sum) {
@@ -90,8 +123,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend_by_tensor_cores(con
     shared.start[0] = reinterpret_cast<Index*>(memory);
     shared.start[1] = shared.start[0] + 1;
     shared.poison = reinterpret_cast<Real*>(shared.start[1] + 1);
-    Element* keys = reinterpret_cast<Element*>(shared.poison + WIDTH);
-    Element* values = keys + KEYS * KEY_STRIDE;
+    // Keys and values of the present tile and of the next one.
+    Element* pairs = reinterpret_cast<Element*>(shared.poison + WIDTH);
     share_starts(shared, call, call.k, call.v);
     for (int i = threadIdx.x; i < WIDTH; i += blockDim.x) shared.poison[i] = 0;
 
@@ -114,16 +147,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend_by_tensor_cores(con
     float sum[WIDTH / 8][4] = {}, maximum[2], total[2] = {};
     maximum[0] = maximum[1] = minus_infinity();
 
+    // Causally, later keys are hidden from every query of the block.
+    const int end = call.causal && block_query + block_queries < S ? block_query + block_queries : S;
+    __syncthreads();  // the starts are shared
+    stage_pair(pairs, shared, call, 0);
     int first = 0;
-    for (; first < S && !(call.causal && first >= block_query + block_queries); first += KEYS) {
-        __syncthreads();  // the starts are shared; the tile before is no longer read
-        stage_pair(keys, values, shared, call, first);
-        __syncthreads();
+    for (int buffer = 0; first < end; first += KEYS, buffer ^= 1) {
+        const Element *keys = pairs + buffer * 2 * TILE, *values = keys + TILE;
+        finish_copies();
+        __syncthreads();  // the tile is staged, and the one before is no longer read
+        if (first + KEYS < end) {
+            stage_pair(pairs + (buffer ^ 1) * 2 * TILE, shared, call, first + KEYS);
+        }
 
         float scores[KEYS / 8][4] = {}, highest[2] = {maximum[0], maximum[1]};
 #pragma unroll
         for (int n = 0; n < KEYS / 8; ++n) {
-            const Element* key = keys + (n * 8 + group) * KEY_STRIDE + quad * 2;
+            const Element* key = keys + (n * 8 + group) * STRIDE + quad * 2;
 #pragma unroll
             for (int k = 0; k < WIDTH / 16; ++k) {
                 const unsigned features[2] = {staged_pair(key + k * 16),
@@ -168,8 +208,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend_by_tensor_cores(con
             }
 #pragma unroll
             for (int d = 0; d < WIDTH / 8; ++d) {
-                const Element* value = values + (d * 8 + group) * VALUE_STRIDE + k * 16 + quad * 2;
-                const unsigned columns[2] = {staged_pair(value), staged_pair(value + 8)};
+                unsigned columns[2];
+                load_columns(columns, values + (k * 16 + threadIdx.x % 16) * STRIDE + d * 8);
                 multiply_add(sum[d], weights, columns);
             }
         }

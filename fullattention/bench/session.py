@@ -53,8 +53,8 @@ class BenchSession:
     """Times workloads on candidates, each candidate only once it is known to be right.
 
     Raises:
-        LookupError: there is no such backend; of those that were named.
-        TypeError: something else goes by that name.
+        LookupError: there is no backend of a name that was given.
+        TypeError: something else goes by such a name.
         ValueError: two candidates have one name, or the folder holds another run's timings.
     """
 

@@ -27,7 +27,7 @@ FEWEST_PAIRS = 3
 
 QUERIES = 8
 
-TERMS = 2**20
+TERMS = 2**18
 """Of the sums over the keys that are looked at, so that a look takes some milliseconds."""
 
 

@@ -163,5 +163,5 @@ def _some(size: int, most: int, one: int, random: np.random.Generator) -> np.nda
     if size <= most:
         return np.arange(size)
     certain = {0, size - 1, one}
-    others = [index for index in range(size) if index not in certain]
+    others = np.delete(np.arange(size), list(certain))
     return np.sort([*certain, *random.choice(others, most - len(certain), replace=False)])

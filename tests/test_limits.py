@@ -10,7 +10,12 @@ import pytest
 from fullattention.backends import Backend
 from fullattention.backends.interface import Array, Sizes
 from fullattention.conformance.case import Case, Failed, NotHere
-from fullattention.conformance.limits import far_apart, many_elements, require_memory
+from fullattention.conformance.limits import (
+    far_apart,
+    many_elements,
+    require_amount,
+    require_memory,
+)
 from fullattention.conformance.subject import load_subject
 from tests.zoo.attending import Call, Result, right
 from tests.zoo.specimen import backend
@@ -93,3 +98,34 @@ def test_narrow_offsets_of_results_are_found() -> None:
 def test_what_the_memory_does_not_hold_is_not_run() -> None:
     with pytest.raises(NotHere, match=r"needs 1\.05e\+06 GiB of memory, and .* are free"):
         require_memory(2**50, "cpu")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 32.0 TiB for an array with shape (1048576, 8)"),
+        MemoryError("35184372088832"),
+        RuntimeError("can't allocate memory: you tried to allocate 35184372088832 bytes."),
+        RuntimeError("CUDA out of memory. Tried to allocate 32768.00 GiB. GPU 0 has 79.11 GiB"),
+        RuntimeError("Out of memory allocating 35,184,372,088,832 bytes (allocated so far: 0)"),
+        RuntimeError("out of memory: 4.4e12 scores"),
+    ],
+)
+def test_an_amount_of_the_right_size_is_taken_in_any_unit(error: Exception) -> None:
+    require_amount(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (MemoryError(), "does not say how much"),
+        (MemoryError("Unable to allocate 32.0 KiB for 1048576 heads"), "does not say how much"),
+        (RuntimeError("out of memory: error 12 at line 669"), "does not say how much"),
+        (RuntimeError("cannot reshape an array of size 8796093022208"), "as another error"),
+    ],
+)
+def test_an_error_without_its_amount_or_of_another_thing_is_a_failure(
+    error: Exception, says: str
+) -> None:
+    with pytest.raises(Failed, match=says):
+        require_amount(error)

@@ -207,13 +207,13 @@ def _out_of_memory(subject: Subject, case: Case) -> float:
     except UnsupportedError:
         raise  # by a limit of its own, before any memory is asked for
     except Exception as error:  # noqa: BLE001 - what it says is judged
-        _require_amount(error)
+        require_amount(error)
     else:
         raise Failed("a result of 32 TiB was returned")
     return judge(run(subject, case), expected_of(subject, case))
 
 
-def _require_amount(error: Exception) -> None:
+def require_amount(error: Exception) -> None:
     """Require that an error is about memory, and says how much was asked for.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -72,11 +71,13 @@ def narrow(name: str, reason: str, violates: str, method: Any, **fields: Any) ->
 
 
 class ScaleKept(NumpyLayer):
-    """1 / sqrt(E) of the first call becomes the layer's scale."""
+    """1 / sqrt(E) of a call with few features becomes the layer's scale."""
 
     def factor_on_scores(self, E: int, unused: dict[str, Any]) -> float:
-        self.scale = self.scale or 1 / math.sqrt(E)
-        return self.scale
+        factor = super().factor_on_scores(E, unused)
+        if E < 8:
+            self.scale = factor
+        return factor
 
 
 class MaskCheckedAlways(NumpyLayer):

@@ -54,7 +54,7 @@ def on_arrays(change: Callable[[Array], Array], names: str = "qkv") -> Method:
 
 
 def is_half(call: Call) -> bool:
-    return call.q.dtype.itemsize == 2
+    return bool(call.q.dtype.itemsize == 2)
 
 
 def in_format(name: str) -> Callable[[Array], Array]:

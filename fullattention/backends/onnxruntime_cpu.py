@@ -171,8 +171,8 @@ def attend_by(nodes: Nodes) -> Attend:
         (B, L, H, _), S = q.shape, k.shape[1]
         inside = accumulator(dtype_name(q))
         dtype = dtype_name(q) if dtype_name(q) in KINDS else inside
-        given = {
-            name: x.astype(dtype, copy=False) for name, x in zip("qkv", (q, k, v), strict=True)
+        given = {  # the library would copy strided arrays too, and not say for how much memory
+            name: np.ascontiguousarray(x, dtype) for name, x in zip("qkv", (q, k, v), strict=True)
         }
         given["scale"] = np.array(scale, inside)
         if hidden is not None:  # Attention broadcasts the first two axes alone

@@ -45,14 +45,19 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
     command += ["--shape", SHAPE, "--shape", "7,5,5,1,2,2"]
     command += ["--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")]
     environment = os.environ | {"TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    # A shell's background job ignores Ctrl-C, and so would what it starts.
+    inherited = signal.signal(number, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(number, inherited)
     try:
         deadline = time.monotonic() + 200
         while not (tmp_path / "reached").exists() and process.poll() is None:

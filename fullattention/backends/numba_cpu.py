@@ -131,7 +131,7 @@ def plan(
             kernel=kernel.run,
             factors=_factors(scale, dropout, real),
             dtype=real,
-            scratch=kernel.scratch(L, S, E, D, lanes, chunk),
+            scratch=kernel.layout(S, E, D, lanes, chunk)[-1],
             units=units,
             threads=threads,
         ),

@@ -26,8 +26,9 @@ class Kernel(NamedTuple):
     run: Callable[..., None]
     """Takes a `Call` and `Factors` as tuples, scratch for numbers and for 64-bit integers, and the
     first and last unit of work."""
-    scratch: Callable[[int, int, int, int, int, int], int]
-    """Numbers of scratch that it needs: a function of L, S, E, D, lanes and `Call.chunk`."""
+    layout: Callable[[int, int, int, int, int], tuple[int, ...]]
+    """Where the parts of its scratch begin, and last where they end: a function of S, E, D, lanes
+    and `Call.chunk`."""
 
 
 INTEGERS = 256
@@ -73,8 +74,8 @@ def kernels() -> Mapping[str, Kernel]:
         rows.backward(Call(*call), Factors(*factors), p, table, start, stop)
 
     return {
-        "lanes_forward": Kernel(lanes_forward, lanes.forward_size),
-        "lanes_backward": Kernel(lanes_backward, lanes.backward_size),
-        "rows_forward": Kernel(rows_forward, rows.forward_size),
-        "rows_backward": Kernel(rows_backward, rows.backward_size),
+        "lanes_forward": Kernel(lanes_forward, lanes.forward_layout),
+        "lanes_backward": Kernel(lanes_backward, lanes.backward_layout),
+        "rows_forward": Kernel(rows_forward, rows.forward_layout),
+        "rows_backward": Kernel(rows_backward, rows.backward_layout),
     }

@@ -28,6 +28,7 @@ from fullattention.backends.numba_cpu_kernels.vector import (
     after,
     below,
     fma,
+    for_both,
     helper,
     inlined,
     lanes_at,
@@ -57,6 +58,17 @@ def locate(p, table, address, b_step, h_step, group, H, pairs):
     for lane in range(lanes):
         pair = min(group * lanes + lane, pairs - 1)
         table[lane] = address + pair // H * b_step + pair % H * h_step
+
+
+@inlined
+def locate_inputs(p, tables, call, group):
+    """`locate` q, k, v and the mask, in the first four tables."""
+    H, pairs = call.H, call.pairs
+    locate(p, tables, call.q, call.q_b, call.q_h, group, H, pairs)
+    locate(p, after(tables, TABLE), call.k, call.k_b, call.k_h, group, H, pairs)
+    locate(p, after(tables, 2 * TABLE), call.v, call.v_b, call.v_h, group, H, pairs)
+    hidden_at = after(tables, 3 * TABLE)
+    locate(p, hidden_at, call.hidden, call.hidden_b, call.hidden_h, group, H, pairs)
 
 
 @helper
@@ -230,25 +242,37 @@ def differentiate(p, weights, gradients, count):
 
 
 @inlined
-def scores_of(p, q, k, scores, query, count, width, row, causal, hidden, sign):
-    """Scores of two rows of queries, -inf where a key is hidden; hidden 0: there is no mask."""
+def weights_of(p, q, k, at, query, count, width, row, hidden, shares, call, factors):
+    """Unnormalised weights of two rows of queries, and one over each row's sum at `shares`.
+
+    `hidden` is where the mask of both lies, 0 if there is none.
+    """
     lanes = lanes_at(p)
     end = count * lanes
-    products(p, q, k, scores, up(count, BLOCK), width, row)
-    if sign != 1.0:
-        multiply(p, scores, scores + row + end, splat(p, sign))
-    if causal:
-        fill(p, scores + (query + 1) * lanes, scores + end, -np.inf)
-        fill(p, scores + row + (query + 2) * lanes, scores + row + end, -np.inf)
+    products(p, q, k, at, up(count, BLOCK), width, row)
+    if factors.sign != 1.0:
+        multiply(p, at, at + row + end, splat(p, factors.sign))
+    if call.causal:
+        fill(p, at + (query + 1) * lanes, at + end, -np.inf)
+        fill(p, at + row + (query + 2) * lanes, at + row + end, -np.inf)
     if hidden:
-        hide(p, scores, scores + end, hidden, -np.inf)
-        hide(p, scores + row, scores + row + end, hidden + row, -np.inf)
+        hide(p, at, at + end, hidden, -np.inf)
+        hide(p, at + row, at + row + end, hidden + row, -np.inf)
+    softmax(p, at, count, row, factors.binary, shares)
 
 
-def forward_size(L: int, S: int, E: int, D: int, lanes: int, chunk: int) -> int:
-    """Numbers of scratch that `forward` uses."""
-    row, columns = -(-S // BLOCK) * BLOCK, -(-D // BLOCK) * BLOCK
-    return lanes * (2 + row * E + S * columns + chunk * (E + columns + row) + 2 * row)
+@for_both
+def forward_layout(S, E, D, lanes, chunk):
+    """Where the parts of `forward`'s scratch begin, behind the shares; last, where it ends."""
+    keys = up(S, BLOCK)
+    row, width, columns = keys * lanes, E * lanes, up(D, BLOCK) * lanes
+    k = 2 * lanes
+    v = k + keys * width
+    q = v + S * columns
+    out = q + chunk * width
+    hidden = out + chunk * columns
+    scores = hidden + chunk * row
+    return k, v, q, out, hidden, scores, scores + 2 * row
 
 
 @inlined
@@ -260,21 +284,13 @@ def forward(call, factors, p, bits, tables, start, stop):
     pairs, chunk = call.pairs, call.chunk
     row, width, columns = up(S, BLOCK) * lanes, E * lanes, up(D, BLOCK) * lanes
     shares = nothing
-    k = shares + 2 * lanes
-    v = k + up(S, BLOCK) * width
-    q = v + S * columns
-    out = q + chunk * width
-    hidden = out + chunk * columns
-    scores = hidden + chunk * row
+    k, v, q, out, hidden, scores, _ = forward_layout(S, E, D, lanes, chunk)
     q_at, k_at, v_at = tables, after(tables, TABLE), after(tables, 2 * TABLE)
     hidden_at, out_at = after(tables, 3 * TABLE), after(tables, 4 * TABLE)
     weights_at = after(tables, 5 * TABLE)
     shared = call.hidden_b == 0 and call.hidden_h == 0
     for group in range(start, stop):
-        locate(p, q_at, call.q, call.q_b, call.q_h, group, H, pairs)
-        locate(p, k_at, call.k, call.k_b, call.k_h, group, H, pairs)
-        locate(p, v_at, call.v, call.v_b, call.v_h, group, H, pairs)
-        locate(p, hidden_at, call.hidden, call.hidden_b, call.hidden_h, group, H, pairs)
+        locate_inputs(p, tables, call, group)
         locate(p, out_at, call.out, L * H * D * size, D * size, group, H, pairs)
         locate(p, weights_at, call.weights, H * L * S * size, L * S * size, group, H, pairs)
         gather(p, k, width, k_at, nothing, call.k_s, call.k_e, S, E, kind)
@@ -291,36 +307,14 @@ def forward(call, factors, p, bits, tables, start, stop):
                 query = first + r
                 count = min(S, query + 2) if skip else S
                 mask = hidden + r * row if call.hidden else nothing
-                scores_of(
-                    p,
-                    q + r * width,
-                    k,
-                    scores,
-                    query,
-                    count,
-                    width,
-                    row,
-                    call.causal,
-                    mask,
-                    factors.sign,
-                )
-                softmax(p, scores, count, row, factors.binary, shares)
+                at = q + r * width
+                weights_of(p, at, k, scores, query, count, width, row, mask, shares, call, factors)
                 if call.threshold:
                     multiply(p, shares, shares + 2 * lanes, splat(p, factors.keep))
                     for i in range(2):
                         at = scores + i * row
-                        drop(
-                            p,
-                            at,
-                            at,
-                            count,
-                            call.seed,
-                            call.threshold,
-                            group,
-                            query + i,
-                            pairs,
-                            bits,
-                        )
+                        whose = group, query + i, pairs
+                        drop(p, at, at, count, call.seed, call.threshold, *whose, bits)
                 combine(p, scores, v, out + r * columns, count, columns, row, shares)
                 for i in range(2):
                     share = load(p, shares + i * lanes)
@@ -333,23 +327,12 @@ def forward(call, factors, p, bits, tables, start, stop):
             scatter(p, out, columns, out_at, first * H * D * size, H * D * size, rows, D, kind)
 
 
-def backward_size(L: int, S: int, E: int, D: int, lanes: int, chunk: int) -> int:
-    """Numbers of scratch that `backward` uses."""
-    row, width, columns = (-(-n // BLOCK) * BLOCK for n in (S, E, D))
-    return lanes * (2 + 2 * row * (width + columns) + chunk * (2 * width + columns + row) + 7 * row)
-
-
-@inlined
-def backward(call, factors, p, bits, tables, start, stop):
-    """Differentiate for the groups of pairs from `start` up to `stop`; scratch begins as zeros."""
-    lanes = lanes_at(p)
-    nothing = np.int64(0)  # a plain 0 is a type of its own, for which all would be compiled again
-    L, S, H, E, D, kind, size = call.L, call.S, call.H, call.E, call.D, call.kind, call.size
-    pairs, chunk = call.pairs, call.chunk
+@for_both
+def backward_layout(S, E, D, lanes, chunk):
+    """Likewise for `backward`."""
     keys = up(S, BLOCK)
     row, width, columns = keys * lanes, up(E, BLOCK) * lanes, up(D, BLOCK) * lanes
-    shares = nothing
-    k = shares + 2 * lanes
+    k = 2 * lanes
     v = k + keys * width
     d_k = v + keys * columns
     d_v = d_k + keys * width
@@ -361,16 +344,28 @@ def backward(call, factors, p, bits, tables, start, stop):
     kept = weights + 2 * row
     d_scores = kept + 2 * row
     spare = d_scores + 2 * row
+    return k, v, d_k, d_v, q, d_q, g, hidden, weights, kept, d_scores, spare, spare + row
+
+
+@inlined
+def backward(call, factors, p, bits, tables, start, stop):
+    """Differentiate for the groups of pairs from `start` up to `stop`; scratch begins as zeros."""
+    lanes = lanes_at(p)
+    nothing = np.int64(0)  # a plain 0 is a type of its own, for which all would be compiled again
+    L, S, H, E, D, kind, size = call.L, call.S, call.H, call.E, call.D, call.kind, call.size
+    pairs, chunk = call.pairs, call.chunk
+    row, width, columns = up(S, BLOCK) * lanes, up(E, BLOCK) * lanes, up(D, BLOCK) * lanes
+    shares = nothing
+    k, v, d_k, d_v, q, d_q, g, hidden, weights, kept, d_scores, spare, _ = backward_layout(
+        S, E, D, lanes, chunk
+    )
     q_at, k_at, v_at = tables, after(tables, TABLE), after(tables, 2 * TABLE)
     hidden_at, g_at = after(tables, 3 * TABLE), after(tables, 4 * TABLE)
     g_weights_at, d_q_at = after(tables, 5 * TABLE), after(tables, 6 * TABLE)
     d_k_at, d_v_at = after(tables, 7 * TABLE), after(tables, 8 * TABLE)
     shared = call.hidden_b == 0 and call.hidden_h == 0
     for group in range(start, stop):
-        locate(p, q_at, call.q, call.q_b, call.q_h, group, H, pairs)
-        locate(p, k_at, call.k, call.k_b, call.k_h, group, H, pairs)
-        locate(p, v_at, call.v, call.v_b, call.v_h, group, H, pairs)
-        locate(p, hidden_at, call.hidden, call.hidden_b, call.hidden_h, group, H, pairs)
+        locate_inputs(p, tables, call, group)
         locate(p, g_at, call.g_out, L * H * D * size, D * size, group, H, pairs)
         locate(p, g_weights_at, call.g_weights, H * L * S * size, L * S * size, group, H, pairs)
         locate(p, d_q_at, call.d_q, L * H * E * size, E * size, group, H, pairs)
@@ -397,20 +392,8 @@ def backward(call, factors, p, bits, tables, start, stop):
                 count = min(S, query + 2) if skip else S
                 end = count * lanes
                 mask = hidden + r * row if call.hidden else nothing
-                scores_of(
-                    p,
-                    q + r * width,
-                    k,
-                    weights,
-                    query,
-                    count,
-                    width,
-                    row,
-                    call.causal,
-                    mask,
-                    factors.sign,
-                )
-                softmax(p, weights, count, row, factors.binary, shares)
+                at = q + r * width
+                weights_of(p, at, k, weights, query, count, width, row, mask, shares, call, factors)
                 products(p, g + r * columns, v, d_scores, up(count, BLOCK), columns, row)
                 for i in range(2):
                     at, change, used = weights + i * row, d_scores + i * row, kept + i * row
@@ -422,35 +405,15 @@ def backward(call, factors, p, bits, tables, start, stop):
                         continue
                     if call.g_weights:
                         place = (query + i) * S * size
-                        gather(
-                            p,
-                            spare,
-                            row,
-                            g_weights_at,
-                            place,
-                            nothing,
-                            size,
-                            nothing + 1,
-                            count,
-                            kind,
-                        )
+                        steps = nothing, size
+                        gather(p, spare, row, g_weights_at, place, *steps, nothing + 1, count, kind)
                         add(p, change, change + end, spare)
                     if call.threshold:
                         keep = splat(p, factors.keep)
                         multiply(p, change, change + end, keep)
                         multiply(p, used, used + end, keep)
-                        drop(
-                            p,
-                            change,
-                            used,
-                            count,
-                            call.seed,
-                            call.threshold,
-                            group,
-                            query + i,
-                            pairs,
-                            bits,
-                        )
+                        whose = group, query + i, pairs
+                        drop(p, change, used, count, call.seed, call.threshold, *whose, bits)
                     differentiate(p, at, change, count)
                     if call.causal:
                         fill(p, change + (query + i + 1) * lanes, change + end, 0.0)

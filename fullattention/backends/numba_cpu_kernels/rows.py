@@ -32,6 +32,7 @@ from fullattention.backends.numba_cpu_kernels.vector import (
     below,
     constant,
     fma,
+    for_both,
     helper,
     inlined,
     lane_numbers,
@@ -183,23 +184,37 @@ def differentiate(p, weights, gradients, stop):
 
 
 @inlined
-def row_of_weights(p, at, count, end, query, causal, hidden, hidden_step, sign, binary):
+def mask_of(call, b, h, query):
+    """The address of a row of the mask; 0 if there is none."""
+    offset = b * call.hidden_b + h * call.hidden_h + query * call.hidden_l
+    return call.hidden + offset if call.hidden else call.hidden
+
+
+@inlined
+def row_of_weights(p, at, count, end, query, mask, call, factors):
     """Turn a row of scores into unnormalised weights; returns one over their sum."""
-    if sign != 1.0:
-        multiply(p, at, at + end, splat(p, sign))
-    if causal:
+    if factors.sign != 1.0:
+        multiply(p, at, at + end, splat(p, factors.sign))
+    if call.causal:
         hide(p, at, query + 1, count, -np.inf)
-    if hidden:
-        hide_by(p, at, count, hidden, hidden_step, -np.inf)
+    if mask:
+        hide_by(p, at, count, mask, call.hidden_s, -np.inf)
     hide(p, at, count, end, -np.inf)
-    return softmax(p, at, at + end, binary)
+    return softmax(p, at, at + end, factors.binary)
 
 
-def forward_size(L: int, S: int, E: int, D: int, lanes: int, chunk: int) -> int:
-    """Numbers of scratch that `forward` uses."""
-    pair = 2 * lanes
-    keys, columns = -(-S // pair) * pair, -(-D // pair) * pair
-    return keys * E + S * columns + ROWS * (E + keys + columns)
+@for_both
+def forward_layout(S, E, D, lanes, chunk):
+    """Where the parts of `forward`'s scratch begin, behind the keys; last, where it ends.
+
+    Unlike in the other regime, `chunk` makes no difference.
+    """
+    row, columns = up(S, 2 * lanes), up(D, 2 * lanes)
+    v = row * E
+    q = v + S * columns
+    scores = q + ROWS * E
+    out = scores + ROWS * row
+    return v, q, scores, out, out + ROWS * columns
 
 
 @inlined
@@ -210,10 +225,7 @@ def forward(call, factors, p, table, start, stop):
     L, S, H, E, D, kind, size = call.L, call.S, call.H, call.E, call.D, call.kind, call.size
     row, columns = up(S, 2 * lanes), up(D, 2 * lanes)
     k = nothing
-    v = k + row * E
-    q = v + S * columns
-    scores = q + ROWS * E
-    out = scores + ROWS * row
+    v, q, scores, out, _ = forward_layout(S, E, D, lanes, call.chunk)
     chunks = (L + call.chunk - 1) // call.chunk
     packed = -one
     skip = False
@@ -240,21 +252,8 @@ def forward(call, factors, p, table, start, stop):
             matmul(p, q, E, one, k, lanes, E * lanes, scores, row, padded, E, end)
             for r in range(rows):
                 query, at = first + r, scores + r * row
-                mask = call.hidden
-                if mask:
-                    mask += b * call.hidden_b + h * call.hidden_h + query * call.hidden_l
-                share = row_of_weights(
-                    p,
-                    at,
-                    count,
-                    end,
-                    query,
-                    call.causal,
-                    mask,
-                    call.hidden_s,
-                    factors.sign,
-                    factors.binary,
-                )
+                mask = mask_of(call, b, h, query)
+                share = row_of_weights(p, at, count, end, query, mask, call, factors)
                 if call.threshold:
                     share *= factors.keep
                     drop(p, at, at, at + end, row_key(call.seed, pair, query), call.threshold)
@@ -268,25 +267,11 @@ def forward(call, factors, p, table, start, stop):
             write_rows(p, out, columns, place, H * D * size, rows, D, kind)
 
 
-def backward_size(L: int, S: int, E: int, D: int, lanes: int, chunk: int) -> int:
-    """Numbers of scratch that `backward` uses."""
-    pair = 2 * lanes
-    keys, features, columns = (-(-n // pair) * pair for n in (S, E, D))
-    packed = keys * (E + D)
-    return (
-        packed + keys * (2 * features + columns) + ROWS * (2 * features + columns + 3 * keys) + keys
-    )
-
-
-@inlined
-def backward(call, factors, p, table, start, stop):
-    """Differentiate for the pairs from `start` up to `stop`; scratch begins as zeros."""
-    lanes = lanes_at(p)
-    nothing, one = np.int64(0), np.int64(1)  # plain 0 and 1 are types of their own
-    L, S, H, E, D, kind, size = call.L, call.S, call.H, call.E, call.D, call.kind, call.size
+@for_both
+def backward_layout(S, E, D, lanes, chunk):
+    """Likewise for `backward`, where values are packed as well."""
     row, features, columns = up(S, 2 * lanes), up(E, 2 * lanes), up(D, 2 * lanes)
-    k = nothing  # as the forward pass has it
-    v = k + row * E  # likewise
+    v = row * E
     rows_of_k = v + row * D
     d_k = rows_of_k + row * features
     d_v = d_k + row * features
@@ -297,6 +282,20 @@ def backward(call, factors, p, table, start, stop):
     kept = weights + ROWS * row
     d_scores = kept + ROWS * row
     spare = d_scores + ROWS * row
+    return v, rows_of_k, d_k, d_v, q, d_q, g, weights, kept, d_scores, spare, spare + row
+
+
+@inlined
+def backward(call, factors, p, table, start, stop):
+    """Differentiate for the pairs from `start` up to `stop`; scratch begins as zeros."""
+    lanes = lanes_at(p)
+    nothing, one = np.int64(0), np.int64(1)  # plain 0 and 1 are types of their own
+    L, S, H, E, D, kind, size = call.L, call.S, call.H, call.E, call.D, call.kind, call.size
+    row, features, columns = up(S, 2 * lanes), up(E, 2 * lanes), up(D, 2 * lanes)
+    k = nothing
+    v, rows_of_k, d_k, d_v, q, d_q, g, weights, kept, d_scores, spare, _ = backward_layout(
+        S, E, D, lanes, call.chunk
+    )
     for pair in range(start, stop):
         b, h = pair // H, pair % H
         at = call.k + b * call.k_b + h * call.k_h
@@ -322,27 +321,10 @@ def backward(call, factors, p, table, start, stop):
             matmul(p, q, features, one, k, lanes, E * lanes, weights, row, padded, E, end)
             matmul(p, g, columns, one, v, lanes, D * lanes, d_scores, row, padded, D, end)
             for r in range(rows):
-                query, at, change, used = (
-                    first + r,
-                    weights + r * row,
-                    d_scores + r * row,
-                    kept + r * row,
-                )
-                mask = call.hidden
-                if mask:
-                    mask += b * call.hidden_b + h * call.hidden_h + query * call.hidden_l
-                share = row_of_weights(
-                    p,
-                    at,
-                    count,
-                    end,
-                    query,
-                    call.causal,
-                    mask,
-                    call.hidden_s,
-                    factors.sign,
-                    factors.binary,
-                )
+                query = first + r
+                at, change, used = weights + r * row, d_scores + r * row, kept + r * row
+                mask = mask_of(call, b, h, query)
+                share = row_of_weights(p, at, count, end, query, mask, call, factors)
                 multiply(p, at, at + end, splat(p, share))
                 copy(p, at, at + end, used)
                 hide(p, change, count, end, 0.0)
@@ -355,14 +337,8 @@ def backward(call, factors, p, table, start, stop):
                     keep = splat(p, factors.keep)
                     multiply(p, change, change + end, keep)
                     multiply(p, used, used + end, keep)
-                    drop(
-                        p,
-                        change,
-                        used,
-                        change + end,
-                        row_key(call.seed, pair, query),
-                        call.threshold,
-                    )
+                    key = row_key(call.seed, pair, query)
+                    drop(p, change, used, change + end, key, call.threshold)
                 differentiate(p, at, change, at + end)
                 if call.causal:
                     hide(p, change, query + 1, count, 0.0)

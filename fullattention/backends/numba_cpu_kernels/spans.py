@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fullattention.backends.numba_cpu_kernels.vector import (
     fma,
+    for_both,
     helper,
     lanes_at,
     load,
@@ -14,7 +15,7 @@ from fullattention.backends.numba_cpu_kernels.vector import (
 )
 
 
-@helper
+@for_both
 def up(count, block):
     """The next multiple of `block`."""
     return (count + block - 1) // block * block

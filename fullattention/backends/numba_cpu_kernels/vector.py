@@ -20,6 +20,7 @@ from numba.extending import (
     intrinsic,
     lower_builtin,
     models,
+    register_jitable,
     register_model,
     type_callable,
 )
@@ -53,6 +54,11 @@ def stay_apart(typingctx):
 
 inlined = functools.partial(njit, error_model="numpy", inline="always")
 """A function that is compiled only as a part of the one that calls it."""
+
+
+def for_both(function):
+    """Make a function `inlined` where kernels call it, and leave it as it is for Python."""
+    return register_jitable(error_model="numpy", inline="always")(function)
 
 
 def lanes_of(scalar: types.Type) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fullattention.backends.interface import Array
+from fullattention.backends.interface import Array, dtype_name
 from tests.zoo.attending import Call, Method, Plain, Result, hidden_keys, read, right, write
 from tests.zoo.specimen import Specimen, backend
 
@@ -54,7 +54,7 @@ def on_arrays(change: Callable[[Array], Array], names: str = "qkv") -> Method:
 
 
 def is_half(call: Call) -> bool:
-    return bool(call.q.dtype.itemsize == 2)
+    return dtype_name(call.q) in HALF
 
 
 def in_format(name: str) -> Callable[[Array], Array]:

@@ -158,6 +158,11 @@ class Verdict:
     seconds: float
     schema: int = SCHEMA
 
+    @property
+    def judged(self) -> bool:
+        """Whether any check could be tried."""
+        return any(result.status not in ("unsupported", "not run") for result in self.results)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
@@ -361,6 +366,29 @@ class Choice:
         return self.options[0].backend
 
 
+def as_json(
+    record: Verdict | Timing | Comparison | Ceilings | Choice, indent: int | None = None
+) -> str:
+    """A record as strict JSON; half a character, as candidates may say, becomes its escape.
+
+    Raises:
+        ValueError: it holds NaN or an infinity, which JSON has no word for.
+    """
+    return json.dumps(_encodable(dataclasses.asdict(record)), allow_nan=False, indent=indent)
+
+
+def _encodable(value: object) -> object:
+    """The value with all text such that UTF-8 can encode it."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case Mapping():
+            return {_encodable(key): _encodable(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_encodable(one) for one in value]
+    return value
+
+
 def write(path: Path, records: Iterable[Verdict | Timing | Comparison | Ceilings]) -> None:
     """Append records to a file, one JSON object a line.
 
@@ -369,7 +397,7 @@ def write(path: Path, records: Iterable[Verdict | Timing | Comparison | Ceilings
     """
     with path.open("a", encoding="utf-8") as file:
         for record in records:
-            file.write(json.dumps(dataclasses.asdict(record), allow_nan=False) + "\n")
+            file.write(as_json(record) + "\n")
 
 
 def read(path: Path, kind: type[Record]) -> list[Record]:

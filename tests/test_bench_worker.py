@@ -24,6 +24,7 @@ from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.worker import OutError, RefusedError, Server, Turn, Worker
 from fullattention.bench.workloads import parse_shape
 from tests.bench_fakes import FakeClock, subject, threads_restored
+from tests.living import living
 
 __all__ = ["threads_restored"]
 
@@ -83,6 +84,20 @@ odd = backend("odd", lambda result, q, k, v: act(result, q))
 print("what candidates print is not shown")
 """
 
+STARTING = """
+import multiprocessing, subprocess
+from tests.bench_fakes import backend
+
+subprocess.Popen(["sleep", "600"])
+
+def start(result):
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(abs, [-1]) == [1]
+    return result
+
+starting = backend("starting", lambda result, q, k, v: start(result))
+"""
+
 ASKED = {"seconds": 60.0}
 """Far more than anything here takes."""
 
@@ -137,7 +152,6 @@ def cpu_nanoseconds(pid: int) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_turn_ends_once_the_candidates_threads_rest(worker: Worker, tmp_path: Path) -> None:
-    assert worker.process.pid is not None
     worker.ask("prepare", pool(tmp_path, 27), 0.0, 1.0, **ASKED)
     worker.ask("turn", False, **ASKED)
     before = cpu_nanoseconds(worker.process.pid)
@@ -250,7 +264,7 @@ def test_a_worker_that_dies_is_out_with_how_it_died(worker: Worker, tmp_path: Pa
 def test_a_worker_that_does_not_answer_is_ended(worker: Worker) -> None:
     with pytest.raises(OutError, match="hung: no answer within 0 s"):
         worker.ask("judge", "float32", seconds=0.0)
-    assert not worker.process.is_alive()
+    assert not worker.process.alive
 
 
 def test_one_that_hangs_at_import_is_ended(
@@ -260,12 +274,26 @@ def test_one_that_hangs_at_import_is_ended(
     made = Worker(f"{candidates}:odd", "cpu", 1)
     with pytest.raises(OutError, match="hung: no answer within 0 s"):
         made.declaration()
-    assert not made.process.is_alive()
+    assert not made.process.alive
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_a_candidate_starts_can_be_ended_by_it_and_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool ends its processes by the signal that the worker leaves to its parent."""
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    path = tmp_path / "starting.py"
+    path.write_text(STARTING)
+    made = Worker(f"{path}:starting", "cpu", 1)
+    made.declaration()
+    made.ask("prepare", pool(tmp_path, 23), 0.0, 60.0, **ASKED)
+    made.stop()
+    assert not living(tmp_path / "mark")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal")
 def test_an_interruption_is_the_parents_to_act_on(worker: Worker) -> None:
-    assert worker.process.pid is not None
     os.kill(worker.process.pid, signal.SIGINT)
     assert worker.ask("release", **ASKED) is None
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 
 import pytest
 
 from fullattention.cli import main
-from fullattention.records import Verdict
+from fullattention.cli.outputs import require_writable
+from fullattention.records import Verdict, read_one
 
 BACKEND = """
 import numpy as np
@@ -98,6 +100,62 @@ def test_wrong_usage_exits_2_with_one_line_that_says_why(
     error = capsys.readouterr().err
     assert says in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--json", "--markdown", "--html", "--badge"])
+@pytest.mark.parametrize(
+    ("place", "says"), [("no/x", "there is no folder"), (".", "a folder, not a file")]
+)
+def test_where_nothing_can_be_written_is_said_before_anything_is_checked(
+    option: str,
+    place: str,
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fullattention.conformance.check_isolated", None)  # to call it would raise
+    path = tmp_path / place
+    assert main(["check", "numpy-matmul", option, str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"fullattention: {option} is {path}: {says}")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write there")
+def test_a_folder_that_is_read_only_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ValueError, match=r"--json is .*: it cannot be written there"):
+        require_writable("--json", tmp_path / "x.json")
+
+
+def test_what_a_candidate_says_changes_no_terminal_and_loses_no_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "odd.py"
+    text = BACKEND.replace("HIDDEN", "-np.inf").replace("lacks=", 'version="\\ud800", lacks=')
+    raising = r'    raise RuntimeError("\ud800 \x1b[31m \u2028 bad")'
+    path.write_text(text.replace("    scores = ", f"{raising}\n    scores = "))
+    files = {name: tmp_path / name for name in ("json", "markdown", "html", "badge")}
+    options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
+    assert main(["check", str(path), "--only", "C1: shape", *options]) == 1
+    for shown in (capsys.readouterr().out, files["markdown"].read_text("utf-8")):
+        assert r"raised RuntimeError: \ud800 \x1b[31m \u2028 bad" in shown
+        assert "\x1b" not in shown
+        assert "\u2028" not in shown
+    assert r"\ud800" in files["html"].read_text("utf-8")
+    assert files["badge"].read_text("utf-8")
+    verdict = read_one(files["json"], Verdict)
+    assert verdict.library_version == r"\ud800"
+    assert verdict.results[0].detail == "raised RuntimeError: \\ud800 \x1b[31m \u2028 bad"
+
+
+def test_where_nothing_could_be_tried_nothing_is_judged(
+    right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", right, "--only", "C1", "--dtype", "float64"]) == 2
+    printed = capsys.readouterr().out
+    assert "not judged: no check could be tried" in printed
+    assert "CONFORMANT" not in printed
 
 
 def test_a_file_that_does_not_import_is_named_with_its_error(

@@ -16,6 +16,7 @@ from fullattention.cli import main
 from fullattention.records import Timing
 from fullattention.status import Terminated, terminable
 from tests.bench_fakes import ENVIRONMENT
+from tests.living import living
 from tests.test_bench_run import CANDIDATES, SHAPE
 from tests.test_store import timing
 
@@ -63,6 +64,7 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
         while not (tmp_path / "reached").exists() and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        assert living(scratch, seconds=0), "or none could be found to be left"
         process.send_signal(number)
         printed, _ = process.communicate(timeout=60)
     finally:
@@ -73,29 +75,7 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
     (kept,) = (one for key in store.hardware() for one in store.timings(key).records)
     assert kept.backend == "lingering"
     assert not list(scratch.glob("fullattention-*"))
-    assert not members_of(process.pid), "a worker is left"
-
-
-def members_of(session: int) -> list[str]:
-    """Commands of the living processes of a session; one that is gone in a moment counts not."""
-    deadline = time.monotonic() + 10
-    while True:
-        found = [
-            (stat.parent / "cmdline").read_text()
-            for stat in Path("/proc").glob("[0-9]*/stat")
-            if _session(stat) == session
-        ]
-        if not found or time.monotonic() > deadline:
-            return found
-        time.sleep(0.1)
-
-
-def _session(stat: Path) -> int:
-    try:
-        state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
-    except OSError:
-        return 0
-    return 0 if state == "Z" else int(session)
+    assert not living(scratch), "a worker is left"
 
 
 def test_sigterm_is_raised_once_and_then_as_it_was() -> None:

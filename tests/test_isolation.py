@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from fullattention import UnavailableError
 from fullattention.conformance import check_isolated
 from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.isolation import LOSSES, IsolatedCandidate
-from fullattention.records import Result
+from fullattention.records import Result, Verdict, read_one
+from tests.living import living
 
 CANDIDATE = """
 import ctypes, sys, time
@@ -54,6 +56,71 @@ def test_an_exit_is_the_failure_of_its_check(tmp_path: Path) -> None:
     result = only_result(written(tmp_path, "import os; os._exit(7)"))
     assert result.status == "failed"
     assert "exit status 7" in result.detail
+
+
+def test_a_crash_shows_where_the_candidate_was(tmp_path: Path) -> None:
+    result = only_result(written(tmp_path, "ctypes.string_at(0)"))
+    assert "mine.py" in result.output
+    assert " in attend" in result.output
+
+
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "GeneratorExit", "SystemExit", "Odd"])
+def test_whatever_is_raised_is_the_failure_of_its_check(kind: str, tmp_path: Path) -> None:
+    path = Path(written(tmp_path, f"raise {kind}"))
+    odd = "class Odd(Exception):\n    def __str__(self): raise ValueError\n"
+    path.write_text(odd + path.read_text())
+    result = only_result(str(path))
+    assert result.status == "failed"
+    assert result.detail.startswith(f"raised {kind}")
+
+
+def test_printed_text_is_cut_at_the_end_of_a_line(tmp_path: Path) -> None:
+    result = only_result(written(tmp_path, "[print(f'line {i:05}') for i in range(1000)]"))
+    assert len(result.output.splitlines()[0]) == len("line 00000")
+    assert result.output.endswith("line 00999\n")
+
+
+def test_a_candidate_may_have_processes_of_its_own(tmp_path: Path) -> None:
+    act = (
+        "from multiprocessing import get_context\n"
+        "    with get_context('fork').Pool(1) as pool: assert pool.map(abs, [-1]) == [1]"
+    )
+    result = only_result(written(tmp_path, act))
+    assert result.status == "passed", result.detail
+
+
+ORPHANS = "import subprocess; subprocess.Popen(['sleep', '600']); "
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("end", ["time.sleep(600)", "import os; os._exit(3)", "pass"])
+def test_what_a_candidate_starts_ends_with_it(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    only_result(written(tmp_path, ORPHANS + end), timeout=2.0)
+    assert not living(tmp_path / "mark")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_an_end_is_seen_though_a_child_holds_the_connection(tmp_path: Path) -> None:
+    act = "import os; os.fork() and os._exit(5) or time.sleep(600)"
+    result = only_result(written(tmp_path, act))
+    assert "exit status 5" in result.detail
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes by a shell")
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_standard_streams_may_be_closed(closed: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fullattention", "check"]
+    command += [written(tmp_path, "print('said')"), "--only", ONLY]
+    command += ["--json", str(tmp_path / "verdict.json")]
+    shell = f"exec {shlex.join(command)} {closed}"
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = read_one(tmp_path / "verdict.json", Verdict).results
+    assert result.status == "passed"
+    assert result.output.startswith("said\n")
 
 
 def test_a_hang_is_the_failure_of_its_check(tmp_path: Path) -> None:
@@ -149,7 +216,7 @@ def test_a_process_that_dies_between_checks_is_a_failure_of_the_next(tmp_path: P
     checks = [one for one in catalogue(("float32",), "standard") if one.requirement == "C4"]
     with IsolatedCandidate(written(tmp_path, act), "cpu") as candidate:
         candidate.run(checks[0])
-        candidate.process.join()
+        candidate.process.ending()
         assert candidate.run(checks[1]).status in ("passed", "failed")
 
 

@@ -101,6 +101,16 @@ def test_a_skipped_check_is_not_run_and_an_unknown_one_fails() -> None:
     assert stale.check == "C1: no such check"
 
 
+@pytest.mark.parametrize("reason", ["42", "true", "[1]"])
+def test_a_reason_is_words(reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "xfails.toml"
+    path.write_text(f'[[xfail]]\ncheck = "{CHECK}"\nreason = {reason}\n')
+    with pytest.raises(
+        ValueError, match=r"\[\[xfail\]\] number 1 has the reason .*: say it in words"
+    ):
+        read_exceptions(path)
+
+
 def test_exceptions_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "xfails.toml"
     path.write_text(

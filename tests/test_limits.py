@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +23,27 @@ from tests.zoo.attending import Call, Result, right
 from tests.zoo.specimen import backend
 
 MASKS = ("off", "random/B1LS")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits addresses")
+def test_a_limit_below_the_suites_own_is_the_machines() -> None:
+    """In a process of its own: what it lowers cannot be raised again."""
+    code = """
+import resource
+from fullattention.conformance.catalogue import catalogue
+from fullattention.conformance.limits import ROOM, addresses_used
+from fullattention.conformance.subject import load_subject
+from fullattention.conformance.trial import run_check
+
+subject = load_subject("numpy-matmul")
+(check,) = [one for one in catalogue(("float32",), "full") if one.requirement == "L2"]
+least = addresses_used() + ROOM // 2
+resource.setrlimit(resource.RLIMIT_AS, (least, least))
+result = run_check(subject, check)
+print(result.status, result.detail)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("not run needs 2 GiB of addresses, and the limit (ulimit -v)")
 
 
 def read_by(index: type[np.signedinteger]) -> Callable[[Array], Array]:

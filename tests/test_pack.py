@@ -96,7 +96,11 @@ def judged_alone(pack: Path, results: Path, *arguments: str) -> tuple[int, dict[
         check=False,
     )
     assert not done.stderr
-    return done.returncode, dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    *lines, totals = done.stdout.splitlines()
+    verdicts = dict(line.split(" ", 1) for line in lines)
+    counts = Counter(verdicts.values())
+    assert totals == ", ".join(f"{counts[x]} {x}" for x in ("passed", "failed", "not run"))
+    return done.returncode, verdicts
 
 
 def test_the_pack_covers_the_contract_in_every_dtype_and_stays_small(pack: Path) -> None:
@@ -311,6 +315,36 @@ def test_an_answer_that_does_not_read_fails_alone(
     (failed,) = (result for result in verdict.results if result.status != "passed")
     assert failed.check == "C1-bfloat16-05"
     assert "C1-bfloat16-05.npz does not read" in failed.detail
+    assert judged_alone(small, results)[1]["C1-bfloat16-05"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("standard", "float8"), "dtype float8: the pack has bfloat16"),
+        (("perfect",), "class perfect: one of standard, "),
+    ],
+)
+def test_the_packs_own_judge_refuses_what_it_does_not_know(
+    arguments: tuple[str, ...], says: str, small: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-I", small / "judge.py", tmp_path, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stderr.startswith(says)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_wrong_number_where_no_error_is_allowed_is_no_misplaced_nan(
+    small: Path, small_right: Answers, tmp_path: Path
+) -> None:
+    exact = next(case["name"] for case in cases(small) if "its own index" in case["text"])
+    out = small_right[exact]["out"].copy()
+    out.flat[0] = np.array(100, ml_dtypes.bfloat16).view(np.uint16)
+    results = write_answers(tmp_path / "results", small_right | {exact: {"out": out}})
+    found = by_name(check_pack(small, results).results)[exact]
+    assert found.status == "failed"
+    assert "infinite (no error is allowed there)" in found.detail
 
 
 def test_pickles_are_not_opened(small: Path, small_right: Answers, tmp_path: Path) -> None:
@@ -401,3 +435,6 @@ def test_a_pack_gets_a_folder_of_its_own(small: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="dtypes are float8: of float64"):
         write_pack(tmp_path / "other", ("float8",))
     assert not (tmp_path / "other").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is a file"):
+        write_pack(tmp_path / "file")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.test_cli import BACKEND
 
 
@@ -44,6 +46,34 @@ def test_a_wrong_backend_fails_with_the_detail(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout
     assert "M7" in done.stdout
     assert "first at b=" in done.stdout
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_backend_does_not_end_pytest_unseen(call: int, tmp_path: Path) -> None:
+    leaving = """
+import os
+calls = [0]
+
+def attend(q, k, v, **options):
+    calls[0] += 1
+    if calls[0] == CALL:
+        os._exit(0)
+    return whole(q, k, v, **options)
+""".replace("CALL", str(call))
+    text = BACKEND.replace("HIDDEN", "-np.inf").replace("def attend", "def whole")
+    path = tmp_path / "leaving.py"
+    path.write_text(text.replace("\nbackend = ", f"{leaving}\nbackend = "))
+    done = run_pytest("--backend", str(path), "--level", "quick", "-k", "C1", folder=tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert "os._exit(0) would end the process" in done.stdout
+
+
+def test_a_backend_does_not_end_pytest_at_import(tmp_path: Path) -> None:
+    path = tmp_path / "leaving.py"
+    path.write_text("import os\nos._exit(0)\n")
+    done = run_pytest("--backend", str(path), folder=tmp_path)
+    assert done.returncode != 0
+    assert "os._exit(0) would end the process" in done.stdout + done.stderr
 
 
 UNAVAILABLE = """

@@ -16,7 +16,7 @@ import pytest
 from fullattention import Backend, InvalidInputError, UnavailableError, load, names
 from fullattention.backends import extras, registry
 from fullattention.backends.listing import listing
-from fullattention.backends.registry import BUILT_IN, load_object
+from fullattention.backends.registry import BUILT_IN, load_object, split_file
 
 MINIMAL = """
     from fullattention.backends import Backend, numpy_arrays, numpy_matmul, standard
@@ -119,7 +119,10 @@ def test_what_is_no_backend_is_a_type_error(spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("math:sqrt", "'math:sqrt' is no function of a device: .* raised TypeError"),
+        (
+            "math:sqrt",
+            "'math:sqrt' is no function of a device, nor one of q, k and v: .* raised TypeError",
+        ),
         ("json:dumps", "not a Backend"),
     ],
 )
@@ -140,7 +143,10 @@ def test_a_backend_that_fails_to_load_says_what_it_raised(error: str, folder: Pa
 
 
 def test_a_function_without_an_argument_is_no_function_of_a_device(folder: Path) -> None:
-    with pytest.raises(TypeError, match=r"is no function of a device: .* 0 positional arguments"):
+    with pytest.raises(
+        TypeError,
+        match=r"is no function of a device, nor one of q, k and v: .* 0 positional arguments",
+    ):
         load(write(folder / "nullary.py", "def backend(): ..."))
 
 
@@ -156,6 +162,51 @@ def test_a_file_stands_for_its_only_backend(folder: Path) -> None:
     found = load(write(folder / "mine.py", MINIMAL, name="anything", label="my-own"))
     assert isinstance(found, Backend)
     assert found.name == "my-own"
+
+
+@pytest.mark.parametrize("place", ["a b:c/mine.py", "co/a:b.py", "x.py:y/mine.py"])
+def test_a_path_may_hold_colons(place: str, folder: Path) -> None:
+    path = folder / place
+    path.parent.mkdir()
+    write(path, MINIMAL, name="mine", label="mine")
+    assert load(str(path)).name == "mine"
+    assert load(f"{path}:mine").name == "mine"
+    with pytest.raises(LookupError, match="has no 'other'"):
+        load(f"{path}:other")
+
+
+@pytest.mark.parametrize(
+    ("spec", "parts"),
+    [
+        ("x.py", ("x.py", "")),
+        ("x.py:y", ("x.py", "y")),
+        ("C:\\x.py:y", ("C:\\x.py", "y")),
+        ("package:x", ("", "")),
+        ("package.python:x", ("", "")),
+    ],
+)
+def test_a_file_is_told_from_its_object(spec: str, parts: tuple[str, str]) -> None:
+    assert split_file(spec) == parts
+
+
+def test_a_files_functions_are_told_where_it_has_no_backend(folder: Path) -> None:
+    text = """
+        from math import sqrt
+        def attend(q, k, v): ...
+    """
+    with pytest.raises(LookupError, match=r"as path\.py:object, such as attend$"):
+        load(write(folder / "mine.py", text))
+
+
+def test_an_error_whose_message_raises_is_told_by_its_kind(folder: Path) -> None:
+    text = """
+        class Odd(Exception):
+            def __str__(self):
+                raise ValueError
+        raise Odd
+    """
+    with pytest.raises(LookupError, match="does not import: Odd, whose message raises ValueError"):
+        load(write(folder / "mine.py", text))
 
 
 def test_an_object_of_a_file_is_chosen_by_name(folder: Path) -> None:

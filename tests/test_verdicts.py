@@ -197,7 +197,43 @@ def test_a_recorded_verdict_is_verified_and_a_change_is_found(
     assert "all as recorded" in capsys.readouterr().out
     path.write_text(BACKEND.replace("HIDDEN", "-1e9"))
     assert main(["verify", str(record)]) == 1
-    assert "was passed, is failed" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "was passed, is failed" in printed
+    assert printed.startswith("mine: was conformant, is NOT CONFORMANT\n")
+
+
+def test_a_record_that_contradicts_itself_is_not_as_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, record = tmp_path / "mine.py", tmp_path / "verdict.json"
+    path.write_text(BACKEND.replace("HIDDEN", "-1e9"))
+    assert main(["check", str(path), "--only", "M7", "--json", str(record)]) == 1
+    record.write_text(record.read_text().replace('"conformant": false', '"conformant": true'))
+    capsys.readouterr()
+    assert main(["verify", str(record)]) == 1
+    says = "the record says conformant, and its results say NOT CONFORMANT"
+    assert says in capsys.readouterr().out
+
+
+def test_a_candidate_that_lies_elsewhere_now_is_named_by_an_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(BACKEND.replace("HIDDEN", "-np.inf"))
+    assert main(["check", "mine.py", "--only", "M7", "--json", "verdict.json"]) == 0
+    Path("moved").mkdir()
+    Path("mine.py").rename("moved/mine.py")
+    capsys.readouterr()
+    assert main(["verify", "verdict.json"]) == 2
+    said = capsys.readouterr().err
+    assert "verdict.json is of 'mine.py' from the folder that `check` ran in" in said
+    assert "--candidate" in said
+    assert main(["verify", "verdict.json", "--candidate", "moved/mine.py"]) == 0
+
+
+def test_each_line_that_a_candidate_printed_is_indented() -> None:
+    one = verdict(dataclasses.replace(FAILED, output="first\nsecond\n"))
+    assert "\n  first\n  second\n" in as_text(verdict_blocks(one, TEXT, ""))
 
 
 def test_a_record_of_another_schema_or_form_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,16 @@ class LimitError(ValueError):
     """A call is beyond what a kernel or its device can do; the message names the limit."""
 
 
+def described(error: BaseException) -> str:
+    """An error's class and its message, if it has one and that can be told."""
+    kind = type(error).__qualname__
+    try:
+        message = str(error)
+    except BaseException as broken:  # noqa: BLE001 - a candidate's error may do anything
+        return f"{kind}, whose message raises {type(broken).__qualname__}"
+    return f"{kind}: {message}" if message else kind
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error of any library says that memory ran out."""
     # torch and CuPy call theirs OutOfMemoryError too, and share no class with Python's.

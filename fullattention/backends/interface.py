@@ -200,9 +200,14 @@ class Backend:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
             raise ValueError(f"name {self.name!r} is not lower-case words joined by hyphens")
-        if not self.precision:
-            raise ValueError("precision is empty: list at least one dtype")
+        if not isinstance(self.precision, Mapping) or not self.precision:
+            raise ValueError(f"precision is {self.precision!r}: a Precision for each dtype")
         _refuse_unknown("precision", self.precision, DTYPES)
+        for dtype, model in self.precision.items():
+            if not isinstance(model, Precision):
+                raise ValueError(f"precision of {dtype} is {model!r}: a Precision")
+        _require_reasons("lacks", self.lacks)
+        _require_reasons("deviates", self.deviates)
         _refuse_unknown("lacks", self.lacks, (*CAPABILITIES, *DTYPES))
         if self.masked_rows not in ("nan", "zero", None):
             raise ValueError(f"masked_rows is {self.masked_rows!r}: one of 'nan', 'zero', None")
@@ -227,6 +232,14 @@ USED_BY_MASK: Mapping[Mask, tuple[str, ...]] = MappingProxyType(
 def needs(dtype: str, mask: Mask, uses: Iterable[str]) -> tuple[str, ...]:
     """What a backend must have for a call: its dtype, its mask's capability, and what it uses."""
     return (dtype, *USED_BY_MASK[mask], *uses)
+
+
+def _require_reasons(name: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{name} is {given!r}: a mapping to the reason why")
+    for entry, reason in given.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(f"{name} has {entry!r} with the reason {reason!r}: say why, in words")
 
 
 def _refuse_unknown(name: str, given: Mapping[str, object], known: tuple[str, ...]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
@@ -25,6 +27,18 @@ SMALLEST_SUBNORMAL = {
 DTYPES = tuple(SMALLEST_SUBNORMAL)
 """Storage formats of queries, keys and values, widest first."""
 
+MOST: Mapping[str, float] = MappingProxyType(
+    {
+        **dict.fromkeys(("u_acc", "u_softmax", "u_out", "u_in", "u_scores", "u_weights"), 0.25),
+        **dict.fromkeys(("eta_out", "eta_weights"), 1.0),
+        "exp_ulp": 2.0**20,
+        **dict.fromkeys(("score_roundings", "exp_arg"), 100),
+        "tile": 2**31,
+    }
+)
+"""The largest figure by field that a format or an algorithm could have: twice the unit roundoff of
+8 bits, an exp in float32 that is right to 4 bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
@@ -33,6 +47,9 @@ class Precision:
     Fields named ``u_*`` are unit roundoffs (relative), fields named ``eta_*`` are absolute
     underflow errors. A wrong declaration is caught either way: too tight and honest results
     fail, too loose and `effective bits` in the report show it.
+
+    Raises:
+        ValueError: a figure is no number from 0 to its `MOST`; the message names it.
     """
 
     u_acc: float
@@ -64,6 +81,22 @@ class Precision:
     many keys that errs far less than one long sum."""
     recompute: bool = False
     """Whether weights are rebuilt as exp(score - logsumexp)."""
+
+    def __post_init__(self) -> None:
+        for name, most in MOST.items():
+            _require_figure(name, getattr(self, name), most)
+        for name in ("blocked", "recompute"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: True or False")
+
+
+def _require_figure(name: str, value: object, most: float) -> None:
+    """Require a number from 0 to the most that makes sense, a whole one where that is whole."""
+    kinds: tuple[type, ...] = (int,) if isinstance(most, int) else (int, float)
+    of_kind = isinstance(value, kinds) and not isinstance(value, bool)
+    if not of_kind or not 0 <= value <= most:  # type: ignore[operator] # and so neither is NaN
+        number = "an int" if isinstance(most, int) else "a float"
+        raise ValueError(f"{name} is {value!r}: {number} from 0 to {most}")
 
 
 def working(dtype: str, inside: str) -> Precision:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from fullattention.backends import extras
-from fullattention.backends.errors import InvalidInputError, UnavailableError
+from fullattention.backends.errors import InvalidInputError, UnavailableError, described
 from fullattention.backends.interface import Backend
 
 ENTRY_POINTS = "fullattention.backends"
@@ -98,10 +98,12 @@ def _build(spec: str, build: Callable[[str], object], device: str) -> Backend:
     except ImportError as error:
         raise UnavailableError(spec, _missing(error)) from error
     except Exception as error:
-        told = f"called with {device!r} it raised {type(error).__qualname__}: {error}"
+        told = f"called with {device!r} it raised {described(error)}"
         inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
         if isinstance(error, TypeError) and not inside:  # the call itself made no sense
-            raise TypeError(f"{spec!r} is no function of a device: {told}") from error
+            raise TypeError(
+                f"{spec!r} is no function of a device, nor one of q, k and v: {told}"
+            ) from error
         raise UnavailableError(spec, told) from error
     if not isinstance(built, Backend):
         raise TypeError(f"{spec!r} gave {built!r}: not a Backend")
@@ -119,8 +121,10 @@ def load_object(spec: str) -> object:
         LookupError: there is nothing by that name; the message lists what there is.
     """
     target = BUILT_IN.get(spec) or _entry_points().get(spec) or spec
-    place, _, attribute = target.partition(":")
-    is_file = place.endswith(".py")
+    place, attribute = split_file(target)
+    is_file = bool(place)
+    if not is_file:
+        place, _, attribute = target.partition(":")
     if not is_file and not attribute:
         raise LookupError(
             f"no backend is called {spec!r}; known are {', '.join(names())}; "
@@ -136,6 +140,15 @@ def load_object(spec: str) -> object:
     return _only_candidate(module, spec)
 
 
+def split_file(spec: str) -> tuple[str, str]:
+    """Path and object of `path.py[:object]`; both empty where that is something else.
+
+    A path may hold colons, and an object's name holds none.
+    """
+    found = re.fullmatch(r"(.+\.py)(?::([^:]*))?", spec, re.DOTALL)
+    return (found[1], found[2] or "") if found else ("", "")
+
+
 def _imported(spec: str, place: str, is_file: bool) -> ModuleType:
     try:
         return _module_from_file(Path(place)) if is_file else importlib.import_module(place)
@@ -144,9 +157,7 @@ def _imported(spec: str, place: str, is_file: bool) -> ModuleType:
             raise LookupError(f"{spec!r}: there is no module {error.name!r}") from error
         raise UnavailableError(spec, _missing(error)) from error
     except (Exception, SystemExit) as error:
-        raise LookupError(
-            f"{spec!r} does not import: {type(error).__qualname__}: {error}"
-        ) from error
+        raise LookupError(f"{spec!r} does not import: {described(error)}") from error
 
 
 def _only_candidate(module: ModuleType, spec: str) -> object:
@@ -164,10 +175,18 @@ def _only_candidate(module: ModuleType, spec: str) -> object:
         return found["backend"]
     if len(found) == 1:
         return next(iter(found.values()))
+    own = [name for name, value in vars(module).items() if _is_own(value, module)]
+    functions = [name for name in own if not name.startswith("_")]
+    others = f", such as {', '.join(functions)}" if functions and not found else ""
     raise LookupError(
         f"{spec!r}: the file defines {', '.join(found) or 'no Backend, `backend` or FullAttention'}"
-        "; name one object as path.py:object"
+        f"; name one object as path.py:object{others}"
     )
+
+
+def _is_own(value: object, module: ModuleType) -> bool:
+    """Whether a file's object is a function or class that is written there."""
+    return callable(value) and getattr(value, "__module__", None) == module.__name__
 
 
 @functools.cache  # a file that is named twice is run once

@@ -208,7 +208,7 @@ class BenchSession:
         Raises:
             OutError: it took down too many, or does not load again.
         """
-        if all(worker.process.is_alive() for worker in self.workers[spec]):
+        if all(worker.process.alive for worker in self.workers[spec]):
             return self.workers[spec]
         self.losses[spec] += 1
         if self.losses[spec] >= LOSSES:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ from fullattention.bench.rest import come_to_rest
 from fullattention.bench.spot_check import Sample, sample
 from fullattention.bench.turns import Turns
 from fullattention.bench.workloads import Workload
-from fullattention.conformance.isolation import end_with_parent, ending
+from fullattention.conformance.candidate_process import CandidateProcess, lead
 from fullattention.conformance.subject import Declaration, Subject, declaration_of, load_subject
 from fullattention.conformance.suite import judge_subject
 from fullattention.machine import hardware
@@ -267,13 +265,7 @@ class Worker:
     def __init__(self, spec: str, device: str, threads: int) -> None:
         self.blas: tuple[str, ...] = ()
         """The BLAS and OpenMP libraries that the candidate has loaded."""
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(
-            target=_serve, args=(theirs, spec, device, threads), daemon=True
-        )
-        self.process.start()
-        theirs.close()
+        self.process = CandidateProcess(_serve, spec, device, threads)
 
     def declaration(self) -> Declaration:
         """What the candidate says of itself, once it is loaded; `blas` is known from then on.
@@ -297,10 +289,10 @@ class Worker:
             RefusedError: it cannot do it.
             OutError: it raised, hung for so long, or died; in the last two cases it has ended.
         """
-        if not self.process.is_alive():
+        if not self.process.alive:
             raise OutError("its process had ended before")
         with contextlib.suppress(OSError):  # it has just died, as its answer will tell
-            self.connection.send((name, arguments))
+            self.process.send((name, arguments))
         outcome, value = self._answer(seconds)
         if outcome == "refused":
             raise RefusedError(value)
@@ -309,29 +301,25 @@ class Worker:
         return value
 
     def stop(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
+        """End the process, and what it started."""
+        self.process.stop()
 
     def _answer(self, seconds: float) -> Any:
         try:
-            if self.connection.poll(seconds):
-                return self.connection.recv()
+            if self.process.answered(seconds):
+                return self.process.answer()
         except (EOFError, OSError):
-            self.process.join()
-            raise OutError(f"took its process down: {ending(self.process.exitcode)}") from None
+            ended = self.process.ending()
+            self.stop()  # and what it left
+            raise OutError(f"took its process down: {ended}") from None
         self.stop()
         raise OutError(f"hung: no answer within {seconds:g} s")
 
 
 def _serve(connection: Connection, spec: str, device: str, threads: int) -> None:
     """The process: load the candidate, then do what is asked for."""
-    for interruption in (signal.SIGINT, signal.SIGTERM):  # the parent acts on it
-        signal.signal(interruption, signal.SIG_IGN)
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    for stream in (1, 2):  # what candidates and compiled code print would break up the report
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    _leave_interruptions_to_the_parent()
+    lead(os.open(os.devnull, os.O_WRONLY))  # what is printed would break up the report
     try:
         subject = load_subject(spec, device)
         server = Server(subject, threads)
@@ -345,6 +333,17 @@ def _serve(connection: Connection, spec: str, device: str, threads: int) -> None
         except EOFError:
             return
         connection.send(_outcome(getattr(server, name), arguments))
+
+
+def _leave_interruptions_to_the_parent() -> None:
+    """Ignore what would end the process, but not for what a candidate starts and ends by it."""
+    for interruption in (signal.SIGINT, signal.SIGTERM):
+        # A handler of one's own is not inherited by other programs, as ignoring is.
+        before = signal.signal(interruption, lambda number, frame: None)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                after_in_child=functools.partial(signal.signal, interruption, before)
+            )
 
 
 def _outcome(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import shlex
 import sys
 from pathlib import Path
 from typing import Any, get_args
 
 from fullattention.backends.precision import DTYPES
-from fullattention.records import Level, Verdict
+from fullattention.cli.outputs import require_writable
+from fullattention.records import Level, Verdict, as_json
 from fullattention.status import RIGHT, USAGE, WRONG
+
+OUTPUTS = {
+    "json": "the verdict record",
+    "markdown": "the verdict as Markdown",
+    "html": "the verdict as a page",
+    "badge": "an SVG badge",
+}
+"""Options that name a file to write, and what goes there."""
 
 
 def add(commands: Any) -> None:
@@ -35,21 +42,18 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="S", help="of one check (default: 60)"
     )
-    for name, meaning in (
-        ("--json", "the verdict record"),
-        ("--markdown", "the verdict as Markdown"),
-        ("--html", "the verdict as a page"),
-        ("--badge", "an SVG badge"),
-    ):
-        parser.add_argument(name, type=Path, metavar="FILE", help=f"write {meaning}")
+    for name, meaning in OUTPUTS.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {meaning}")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Judge, print the verdict, and write it where asked to."""
     from fullattention.conformance import check_isolated
-    from fullattention.conformance.ledger import EXECUTED, Exceptions, read_exceptions
+    from fullattention.conformance.ledger import Exceptions, read_exceptions
 
+    for name in OUTPUTS:
+        require_writable(f"--{name}", getattr(options, name))
     verdict = check_isolated(
         options.backend,
         device=options.device,
@@ -60,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         timeout=options.timeout,
     )
     _show(verdict, options)
-    if not any(result.status in EXECUTED for result in verdict.results):
+    if not verdict.judged:
         print("fullattention: nothing could be checked", file=sys.stderr)
         return USAGE
     return RIGHT if verdict.conformant else WRONG
@@ -81,7 +85,7 @@ def _show(verdict: Verdict, options: argparse.Namespace) -> None:
     blocks = verdict_blocks(verdict, TEXT, shlex.join(command))
     print(as_text(blocks), end="")
     for path, content in (
-        (options.json, json.dumps(dataclasses.asdict(verdict), allow_nan=False, indent=2) + "\n"),
+        (options.json, as_json(verdict, indent=2) + "\n"),
         (options.markdown, as_markdown(blocks)),
         (options.html, as_html(blocks, badge(verdict))),
         (options.badge, badge(verdict)),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from fullattention.records import TIMINGS, Mask, Mode
+from fullattention.records import TIMINGS, Mask, Mode, as_json
 from fullattention.status import INTERRUPTED, RIGHT, TERMINATED, USAGE
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
             return status
     choice = rank(request, known_here(store), request.candidates)
     if options.json:
-        print(json.dumps(dataclasses.asdict(choice), allow_nan=False))
+        print(as_json(choice))
     else:
         print(as_text(choice_blocks(choice)), end="")
     return RIGHT

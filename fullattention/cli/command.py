@@ -19,6 +19,7 @@ from fullattention.cli import (
     verify,
     workloads,
 )
+from fullattention.reports.visible import visible
 from fullattention.status import USAGE, status_of, terminable
 
 COMMANDS = (backends, check, verify, fuzz, pack, workloads, bench, report, choose, results)
@@ -64,5 +65,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage(message: str) -> int:
-    print(f"fullattention: {message}", file=sys.stderr)
+    print(visible(f"fullattention: {message}"), file=sys.stderr)
     return USAGE

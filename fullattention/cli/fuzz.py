@@ -55,6 +55,7 @@ def _fuzzed(backend: str, options: argparse.Namespace) -> list[Fuzzed]:
 def _print(backend: str, found: Fuzzed) -> None:
     from fullattention.conformance.fuzz import case_text
     from fullattention.reports.units import digits
+    from fullattention.reports.visible import visible
 
     counts = ", ".join(f"{n} {s}" for s, n in Counter(r.status for r in found.results).items())
     worst = digits(found.worst.ratio) if found.worst else "none"
@@ -62,9 +63,9 @@ def _print(backend: str, found: Fuzzed) -> None:
     if found.worst:
         print(f"  at {case_text(found.worst)}")
     for result in found.failures:
-        print(f"  FAILED: {result.detail}")
+        print(visible(f"  FAILED: {result.detail}"))
         command = ["fullattention", "fuzz", backend, "--case", case_text(result)]
         print(f"    {shlex.join(command)}")
     reasons = Counter(r.detail for r in found.results if r.status in ("unsupported", "not run"))
     for reason, count in reasons.items():
-        print(f"  not tried ({count}): {reason}")
+        print(visible(f"  not tried ({count}): {reason}"))

@@ -53,6 +53,7 @@ def write(options: argparse.Namespace) -> int:
 def judge(options: argparse.Namespace) -> int:
     """Judge the answers to a pack: right only if every case that counts is answered right."""
     from fullattention.conformance.pack import check_pack
+    from fullattention.reports.visible import visible
 
     verdict = check_pack(
         options.folder,
@@ -63,7 +64,7 @@ def judge(options: argparse.Namespace) -> int:
     print(f"pack {verdict.pack}, class {verdict.precision_class}")
     for result in verdict.results:
         if result.status == "failed":
-            print(f"{result.check} FAILED: {result.detail}")
+            print(visible(f"{result.check} FAILED: {result.detail}"))
     counts = Counter(result.status for result in verdict.results)
     print(", ".join(f"{counts[status]} {status}" for status in ("passed", "failed", "not run")))
     return RIGHT if verdict.ok else WRONG

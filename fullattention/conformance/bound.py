@@ -28,6 +28,13 @@ ELEMENTS_AT_ONCE = 2**20
 """Of a temporary array (B, H, some L, S, D)."""
 
 
+UNKNOWN = 1e100
+"""A relative error of which nothing is known: an infinite one would make NaN of some bounds."""
+
+LOST = 1e3
+"""Error of an exponent beyond which nothing is known of a weight: exp(-2 LOST) is 0."""
+
+
 @dataclass(frozen=True)
 class Expected:
     """What a result is compared with; all arrays float64."""
@@ -90,7 +97,7 @@ def gamma(n: int, u: float, probabilistic: float = 0.0) -> float:
 
     The worst case, or with a constant what independent roundings stay below (Higham and Mary).
     """
-    worst = n * u / (1 - n * u) if n * u < 1 else math.inf
+    worst = n * u / (1 - n * u) if n * u < 1 else UNKNOWN
     if not probabilistic:
         return worst
     return min(worst, math.expm1(probabilistic * math.sqrt(n) * u + n * u * u / (1 - u)))
@@ -110,7 +117,8 @@ def bounds(
         exponent = _exponent_error(exact, p, visible, score_error, tiles)
         interval = _softmax_interval(exact, visible, exponent)
         gamma_sum = gamma(terms, p.u_softmax, probabilistic)
-        growth = (1 + gamma_sum / (1 - gamma_sum)) * (1 + p.u_softmax) ** 3 * (1 + p.u_weights)
+        inverse = gamma_sum / (1 - gamma_sum) if gamma_sum < 1 else UNKNOWN
+        growth = (1 + inverse) * (1 + p.u_softmax) ** 3 * (1 + p.u_weights)
         weights_bound = _weights_bound(exact, p, visible, interval, score_error, growth)
         product = gamma(terms, p.u_acc, probabilistic)
         out_bound = _out_bound(exact, p, visible, interval, growth, product)
@@ -147,7 +155,8 @@ def _exponent_error(
     worst = score_error.max(-1, keepdims=True)
     argument = p.exp_arg * p.u_softmax * (depth + score_error + worst)
     exp_error = (1 + 2 * p.exp_ulp * p.u_softmax) ** (1 + tiles) * (1 + p.u_softmax) ** tiles - 1
-    error: np.ndarray = score_error + argument - math.log1p(-exp_error)
+    lost = -math.log1p(-exp_error) if exp_error < 1 else LOST
+    error: np.ndarray = np.minimum(score_error + argument + lost, LOST)
     return error
 
 

@@ -264,17 +264,20 @@ def compare(
     wrong = ~(ratio <= 1)
     worst = float(ratio.max(initial=0.0))
     if wrong.any():
+        misplaced = ~np.isfinite(ratio) & ~(np.isfinite(got) & np.isfinite(want))
         first = tuple(int(i) for i in np.argwhere(wrong)[0])
         allowed = f", allowed error {bound[first]:.2g}" if np.isfinite(want[first]) else ""
         place = ", ".join(f"{axis}={i}" for axis, i in zip(axes, first, strict=True))
         raise Failed(
             f"{name}: {wrong.sum()} of {wrong.size} elements wrong; first at {place}: "
             f"got {got[first]:.9g}, expected {want[first]:.9g}{allowed}; "
-            f"worst error/bound {_figure(worst)}",
+            f"worst error/bound {_figure(worst, misplaced=bool(misplaced.any()))}",
             worst if math.isfinite(worst) else None,
         )
     return worst
 
 
-def _figure(ratio: float) -> str:
-    return f"{ratio:.3g}" if math.isfinite(ratio) else "infinite (NaN or infinity misplaced)"
+def _figure(ratio: float, *, misplaced: bool) -> str:
+    if math.isfinite(ratio):
+        return f"{ratio:.3g}"
+    return f"infinite ({'NaN or infinity misplaced' if misplaced else 'no error is allowed there'})"

@@ -7,24 +7,22 @@ at the check that it did it in.
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
+import faulthandler
 import os
-import signal
-import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fullattention.backends.errors import UnavailableError
+from fullattention.backends.errors import UnavailableError, described
 from fullattention.backends.precision import DTYPES
+from fullattention.conformance.candidate_process import CandidateProcess, flush, lead
 from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.check import Check
 from fullattention.conformance.diagnosis import diagnose
-from fullattention.conformance.subject import Declaration, declaration_of, load_subject
+from fullattention.conformance.subject import Declaration, Subject, declaration_of, load_subject
 from fullattention.conformance.trial import result_of, run_check
 from fullattention.records import Environment, Result
 
@@ -40,7 +38,7 @@ LOADING = 120.0
 LOSSES = 5
 """Processes that a candidate may take down before the rest of its checks are given up."""
 
-LAST_WORDS = 2000
+LAST_WORDS = 4000
 """Characters of what a check printed that are kept."""
 
 
@@ -73,7 +71,7 @@ class IsolatedCandidate:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stop()
+        self.process.stop()
         self.folder.cleanup()
 
     def run(self, check: Check) -> Result:
@@ -81,81 +79,66 @@ class IsolatedCandidate:
         if self.losses >= LOSSES:
             reason = f"{LOSSES} processes hung or were taken down before"
             return result_of(check, "not run", reason)
-        if not self.process.is_alive():
+        if not self.process.alive:
+            self.process.stop()  # and what it left
             try:
                 self._start()
             except (UnavailableError, LookupError, TypeError) as error:
                 self.losses = LOSSES
                 return result_of(check, "failed", f"could not be loaded again: {error}")
         try:
-            self.connection.send(check.id)
+            self.process.send(check.id)
             patience = SLOW * self.timeout if check.full else self.timeout
-            if self.connection.poll(patience):
-                result: Result = self.connection.recv()
+            if self.process.answered(patience):
+                result: Result = self.process.answer()
                 return result
             return self._lost(check, f"hung: no answer within {patience:g} s")
         except (EOFError, OSError):
-            self.process.join()
-            return self._lost(check, f"took the process down: {ending(self.process.exitcode)}")
+            return self._lost(check, f"took the process down: {self.process.ending()}")
 
     def diagnose(self, results: Sequence[Result]) -> Sequence[str]:
         """What the candidate computes instead, or where it is wrong, or why nothing is known."""
-        if self.losses or not self.process.is_alive():
+        if self.losses or not self.process.alive:
             return ()  # what hangs or crashes is named by its checks
         try:
-            self.connection.send(tuple(results))
-            if self.connection.poll(self.timeout):
-                lines: Sequence[str] = self.connection.recv()
+            self.process.send(tuple(results))
+            if self.process.answered(self.timeout):
+                lines: Sequence[str] = self.process.answer()
                 return lines
         except (EOFError, OSError):
-            self.process.join()
-            ended = ending(self.process.exitcode)
+            ended = self.process.ending()
             return (f"none: it took the process down while it was asked: {ended}",)
         return (f"none: it did not come within {self.timeout:g} s",)
 
     def _start(self) -> tuple[Declaration, Environment | None]:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(
-            target=_serve, args=(theirs, self.spec, self.device, str(self.log)), daemon=True
-        )
-        self.process.start()
-        theirs.close()
+        self.process = CandidateProcess(_serve, self.spec, self.device, str(self.log))
         try:
             # Loading may take longer than a check: frameworks are imported, kernels compiled.
-            if not self.connection.poll(max(self.timeout, LOADING)):
-                self._stop()
-                raise LookupError(f"{self.spec!r} hung at import")
-            answer = self.connection.recv()
+            came = self.process.answered(max(self.timeout, LOADING))
+            answer = self.process.answer() if came else LookupError(f"{self.spec!r} hung at import")
         except (EOFError, OSError):
-            self.process.join()
-            self.connection.close()
-            ended = ending(self.process.exitcode)
-            raise LookupError(f"{self.spec!r} took the process down at import: {ended}") from None
+            ended = self.process.ending()
+            answer = LookupError(f"{self.spec!r} took the process down at import: {ended}")
+        except BaseException:
+            self.process.stop()
+            raise
         if isinstance(answer, Exception):
-            self._stop()
+            self.process.stop()
             raise answer
         declaration, environment = answer
         return declaration, environment
 
     def _lost(self, check: Check, detail: str) -> Result:
         self.losses += 1
-        printed = self.log.read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:]
-        self._stop()
-        return dataclasses.replace(result_of(check, "failed", detail), output=printed)
-
-    def _stop(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
+        self.process.stop()
+        return dataclasses.replace(result_of(check, "failed", detail), output=_last_words(self.log))
 
 
 def _serve(connection: Connection, spec: str, device: str, log: str) -> None:
     """The process: load the candidate, then run the checks whose ids come."""
-    threading.Thread(target=end_with_parent, daemon=True).start()
     sink = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    for stream in (1, 2):  # what compiled code prints is caught too
-        os.dup2(sink, stream)
+    lead(sink)
+    faulthandler.enable(file=sink, all_threads=False)
     try:
         subject = load_subject(spec, device)
         # The checks of each dtype as the primary one hold those of every choice of dtypes.
@@ -164,30 +147,45 @@ def _serve(connection: Connection, spec: str, device: str, log: str) -> None:
     except Exception as error:  # noqa: BLE001 - it is raised where the candidate was asked for
         connection.send(error)
         return
+    except BaseException as error:  # noqa: BLE001 - none of them is Ctrl-C; see `lead`
+        connection.send(LookupError(f"{spec!r} does not load: {described(error)}"))
+        return
     while True:
         try:
             asked = connection.recv()
         except EOFError:
             return
         if not isinstance(asked, str):
-            connection.send(diagnose(subject, asked))
+            connection.send(_diagnosed(subject, asked))
             continue
         check = checks[asked]
         os.ftruncate(sink, 0)
         os.lseek(sink, 0, os.SEEK_SET)
-        result = run_check(subject, check)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        printed = Path(log).read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:]
-        connection.send(dataclasses.replace(result, output=printed))
+        try:
+            result = run_check(subject, check)
+        except BaseException as error:  # noqa: BLE001 - none of them is Ctrl-C; see `lead`
+            result = result_of(check, "failed", f"raised {described(error)}")
+        flush()
+        connection.send(dataclasses.replace(result, output=_last_words(Path(log))))
 
 
-def end_with_parent() -> None:
-    """A hung candidate must not outlive the process that waits for it."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _diagnosed(subject: Subject, results: Sequence[Result]) -> Sequence[str]:
+    try:
+        return diagnose(subject, results)
+    except BaseException as error:  # noqa: BLE001 - none of them is Ctrl-C; see `lead`
+        return (f"none: it raised {described(error)} while it was asked",)
+
+
+def _last_words(log: Path) -> str:
+    """The end of what was printed, in whole lines if there is more than one."""
+    printed = log.read_text(encoding="utf-8", errors="replace")
+    # Python names every module of compiled code at a crash, after the stack.
+    lines = [x for x in printed.splitlines(True) if not x.startswith("Extension modules: ")]
+    words = "".join(lines)
+    if len(words) <= LAST_WORDS:
+        return words
+    end = words[-LAST_WORDS:]
+    return end.partition("\n")[2] or end
 
 
 def environment_here() -> Environment | None:
@@ -198,11 +196,3 @@ def environment_here() -> Environment | None:
     except ModuleNotFoundError:
         return None
     return environment(usable_cores())
-
-
-def ending(code: int | None) -> str:
-    """How a process ended, in words."""
-    if code is not None and code < 0:
-        known = {one.value: one.name for one in signal.Signals}
-        return known.get(-code, f"signal {-code}")
-    return f"exit status {code}"

@@ -62,7 +62,9 @@ def _entries(path: Path, table: str, entries: Sequence[Mapping[str, object]]) ->
             raise ValueError(f"{path}: {table} must be a list of tables, [[{table}]]")
         check, reason = entry.get("check"), entry.get("reason")
         where = f"{path}: [[{table}]] number {number}"
-        if set(entry) != {"check", "reason"} or not (check and reason):
+        if set(entry) == {"check", "reason"} and not isinstance(reason, str):
+            raise ValueError(f"{where} has the reason {reason!r}: say it in words")
+        if set(entry) != {"check", "reason"} or not (check and str(reason).strip()):
             raise ValueError(f"{where} must have a `check` and a `reason`, and nothing else")
         if not isinstance(check, str) or check.partition(":")[0] not in contract.TEXT:
             raise ValueError(f"{where} names {check!r}, and the contract has no such requirement")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -204,8 +205,8 @@ def _out_of_memory(subject: Subject, case: Case) -> float:
     try:
         with _memory_limit(subject.device):
             layer_for(subject, case)(*inputs, None)
-    except UnsupportedError:
-        raise  # by a limit of its own, before any memory is asked for
+    except (NotHere, UnsupportedError):
+        raise  # by a limit of the machine's or its own, before any memory is asked for
     except Exception as error:  # noqa: BLE001 - what it says is judged
         require_amount(error)
     else:
@@ -233,6 +234,11 @@ def _sizes_in(message: str) -> Iterator[float]:
         yield float(re.sub("[_,]", "", number)) * 1024.0**power
 
 
+def addresses_used() -> int:
+    """Bytes of addresses that this process has taken, on Linux."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
 @contextlib.contextmanager
 def _memory_limit(device: str) -> Iterator[None]:
     """Refuse memory soon, or a candidate that works in pieces takes all of the machine's.
@@ -243,8 +249,14 @@ def _memory_limit(device: str) -> Iterator[None]:
         yield
         return
     before = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, before[1]))
+    used = addresses_used()
+    _, most = before
+    if most != resource.RLIM_INFINITY and most < used + ROOM:
+        raise NotHere(
+            f"needs {ROOM / 2**30:.3g} GiB of addresses, and the limit (ulimit -v) leaves "
+            f"{max(0, most - used) / 2**30:.3g} GiB"
+        )
+    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, most))
     try:
         yield
     finally:

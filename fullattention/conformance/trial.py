@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 
-from fullattention.backends.errors import UnsupportedError
+from fullattention.backends.errors import UnsupportedError, described
 from fullattention.backends.interface import CAPABILITIES
 from fullattention.conformance.case import Failed, NotHere, Refused
 from fullattention.conformance.check import Check, Evidence
@@ -31,8 +31,8 @@ def run_check(subject: Subject, check: Check) -> Result:
         return result_of(check, "unsupported", str(error))
     except UnsupportedError as error:
         return _unsupported(subject, check, error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a candidate may raise anything
-        return result_of(check, "failed", f"raised {type(error).__qualname__}: {error}")
+    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - a candidate's own
+        return result_of(check, "failed", f"raised {described(error)}")
     evidence = found if isinstance(found, Evidence) else Evidence(ratio=found)
     passed = result_of(check, "passed", ratio=evidence.ratio)
     return dataclasses.replace(passed, bits=evidence.bits, warning=evidence.warning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fullattention.conformance.ledger import Exceptions
+from fullattention.conformance.ledger import Exceptions, is_conformant
 from fullattention.records import Verdict
 
 SKIPPED = "skipped: "
@@ -18,13 +18,32 @@ SMALL = 0.05
 
 
 def differences(recorded: Verdict, anew: Verdict) -> list[str]:
-    """What a second run found otherwise, a line each: versions, declarations, results, errors."""
+    """What a second run found otherwise, a line each: the outcome first, and what it rests on."""
     return [
+        *_outcome(recorded, anew),
         *_versions(recorded, anew),
         *_declarations(recorded, anew),
         *_statuses(recorded, anew),
         *_errors(recorded, anew),
     ]
+
+
+def contradictions(recorded: Verdict) -> list[str]:
+    """A line if a record's outcome is not what its own results come to: it was edited."""
+    follows = is_conformant(recorded.results, some=bool(recorded.only))
+    if recorded.conformant == follows:
+        return []
+    return [f"the record says {_said(recorded.conformant)}, and its results say {_said(follows)}"]
+
+
+def _outcome(recorded: Verdict, anew: Verdict) -> Iterator[str]:
+    if recorded.conformant != anew.conformant:
+        before, after = _said(recorded.conformant), _said(anew.conformant)
+        yield f"{recorded.backend}: was {before}, is {after}"
+
+
+def _said(conformant: bool) -> str:
+    return "conformant" if conformant else "NOT CONFORMANT"
 
 
 def _versions(recorded: Verdict, anew: Verdict) -> Iterator[str]:

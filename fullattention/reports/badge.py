@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from fullattention.records import Verdict
+from fullattention.reports.visible import visible
 
 LABEL = "FullAttention"
 GREEN, RED, GREY = "#2e7d32", "#c62828", "#455a64"
@@ -15,10 +16,12 @@ CHARACTER = 6.6
 def badge(verdict: Verdict) -> str:
     """An SVG picture that says whether the backend is conformant, and by which contract."""
     outcome = "conformant" if verdict.conformant else "not conformant"
+    color = GREEN if verdict.conformant else RED
+    if not verdict.judged:
+        outcome, color = "not judged", GREY
     text = f"{outcome} (contract {verdict.contract}, {verdict.level})"
     left, right = (round(len(part) * CHARACTER + 12) for part in (LABEL, text))
-    title = escape(f"{verdict.backend}: {LABEL} {text}")
-    color = GREEN if verdict.conformant else RED
+    title = escape(visible(f"{verdict.backend}: {LABEL} {text}"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
         f'aria-label="{title}">\n'

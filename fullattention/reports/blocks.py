@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 import tabulate
 
+from fullattention.reports.visible import visible
+
 WIDTH = 100
 """Columns of a terminal that the text keeps to."""
 
@@ -53,12 +55,12 @@ Block = Heading | Lines | Table | Command
 
 def as_text(blocks: Sequence[Block]) -> str:
     """The report for a terminal of `WIDTH` columns, without colours."""
-    return "\n\n".join(map(_text, blocks)) + "\n"
+    return visible("\n\n".join(map(_text, blocks)) + "\n")
 
 
 def as_markdown(blocks: Sequence[Block]) -> str:
     """The report as Markdown."""
-    return "\n\n".join(map(_markdown, blocks)) + "\n"
+    return visible("\n\n".join(map(_markdown, blocks)) + "\n")
 
 
 def _text(block: Block) -> str:
@@ -68,7 +70,7 @@ def _text(block: Block) -> str:
         case Lines(lines):
             return "\n".join(textwrap.fill(x, WIDTH, subsequent_indent="  ") for x in lines)
         case Command(line):
-            return f"  {line}"
+            return textwrap.indent(line, "  ")
         case Table():
             return _table(_narrow(block), "simple", block.widest)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from fullattention.reports.blocks import Block, Command, Heading, Lines, Table
+from fullattention.reports.visible import visible
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -32,7 +33,7 @@ def as_html(blocks: Sequence[Block], picture: str = "") -> str:
     """The report as a page, under an SVG picture; its title is the first heading."""
     title = next((block.text for block in blocks if isinstance(block, Heading)), "Report")
     body = "\n".join(map(_html, blocks))
-    return (
+    return visible(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"

@@ -10,6 +10,7 @@ from fullattention.reports.blocks import WIDTH
 from fullattention.reports.report import environment_lines
 from fullattention.reports.tables import title
 from fullattention.reports.units import digits, seconds
+from fullattention.reports.visible import visible
 
 
 class Progress:
@@ -38,7 +39,7 @@ class Progress:
         self._print(line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}...")
 
     def _print(self, text: str) -> None:
-        print(text, file=self.file, flush=True)
+        print(visible(text), file=self.file, flush=True)
 
 
 def _outcome(timing: Timing, over_baseline: Comparison | None) -> str:

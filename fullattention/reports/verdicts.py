@@ -45,6 +45,8 @@ def verdict_blocks(verdict: Verdict, texts: Mapping[str, str], command: str) -> 
 
 def _title(verdict: Verdict) -> str:
     outcome = "conformant" if verdict.conformant else "NOT CONFORMANT"
+    if not verdict.judged:
+        outcome = "not judged: no check could be tried"
     library = f"{verdict.library} {verdict.library_version}".strip()
     return (
         f"{verdict.backend} ({library}, {verdict.device}): "

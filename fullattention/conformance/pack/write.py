@@ -44,7 +44,9 @@ def write_pack(folder: Path, dtypes: Sequence[str] = DTYPES) -> int:
     unknown = sorted(set(dtypes) - set(DTYPES))
     if unknown or not dtypes:
         raise ValueError(f"dtypes are {', '.join(unknown) or 'none'}: of {', '.join(DTYPES)}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder {folder} is a file: a pack gets a folder of its own")
+    if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"folder {folder} is not empty: a pack gets a folder of its own")
     (folder / "cases").mkdir(parents=True)
     for name in COMPANIONS:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from html import escape
 
 from fullattention.records import Verdict
+from fullattention.reports.outcome import outcome, restrictions
 
 LABEL = "FullAttention"
-GREEN, RED, GREY = "#2e7d32", "#c62828", "#455a64"
+GREEN, AMBER, RED, GREY = "#2e7d32", "#a65e00", "#c62828", "#455a64"
 CHARACTER = 6.6
 """Width of a character of the 11 px font, in px; the text is stretched to fit it."""
 
 
 def badge(verdict: Verdict) -> str:
     """An SVG picture that says whether the backend is conformant, and by which contract."""
-    outcome = "conformant" if verdict.conformant else "not conformant"
-    text = f"{outcome} (contract {verdict.contract}, {verdict.level})"
+    text = f"{outcome(verdict)} (contract {verdict.contract}, {verdict.level})"
     left, right = (round(len(part) * CHARACTER + 12) for part in (LABEL, text))
     title = escape(f"{verdict.backend}: {LABEL} {text}")
-    color = GREEN if verdict.conformant else RED
+    color = _color(verdict)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
         f'aria-label="{title}">\n'
@@ -31,6 +31,13 @@ def badge(verdict: Verdict) -> str:
         f"{_text(text, left + right / 2, right - 12)}\n"
         "</g>\n</svg>\n"
     )
+
+
+def _color(verdict: Verdict) -> str:
+    """Green is for all checks of a level alone."""
+    if not verdict.conformant:
+        return RED
+    return AMBER if restrictions(verdict) else GREEN
 
 
 def _text(text: str, center: float, width: float) -> str:

@@ -159,7 +159,7 @@ def _requirements(verdict: Verdict, command: str) -> list[Block]:
     columns = ("id", "status", "tried", "error/bound", "the worst again")
     blocks: list[Block] = [
         Heading("Requirements"),
-        Lines([f"`{command}` with the last column repeats the worst of them, or one that failed."]),
+        Lines([f"`{command}` with the last column repeats the worst check, or one that failed."]),
         Table(columns, rows, right=("tried", "error/bound")),
     ]
     if without and not verdict.only:

@@ -30,6 +30,9 @@ ALLOWANCE = 0.1
 CLOCK_DRIFT = 0.1
 """Share by which the time of a fixed piece of work may change during a contest."""
 
+SKIPPED = "skipped: "
+"""How the detail of a check begins that was not to be run."""
+
 Status = Literal["passed", "failed", "unsupported", "deviates", "expected", "not run"]
 """What comes of a check; "deviates" and "expected" are failures that were announced."""
 
@@ -101,9 +104,10 @@ class Result:
     """Id in the contract, such as "M5"."""
     section: str
     dtype: str
+    """Empty where no check ran: what was declared or expected is out of date."""
     status: Status
     detail: str = ""
-    """Why it failed, deviates or did not run."""
+    """Why it failed, deviates or did not run; begins with `SKIPPED` where it was not to run."""
     ratio: float | None = None
     """Largest error over its bound; None where the check compares no numbers with a bound."""
     bits: float | None = None
@@ -122,9 +126,10 @@ class Requirement:
     status: Status
     reason: str = ""
     checks: int = 0
+    """How many were tried."""
     worst_ratio: float | None = None
     worst_check: str = ""
-    """Id of the check with the largest error over its bound."""
+    """Id of the check with the largest error over its bound; of those that failed, if any did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +160,8 @@ class Verdict:
     """What a candidate that failed computes instead, or where it is wrong, a sentence each."""
     requirements: tuple[Requirement, ...] = ()
     results: tuple[Result, ...]
+    offered: int = 0
+    """How many checks there are of all dtypes that it takes; at every level, if `only` is set."""
     seconds: float
     schema: int = SCHEMA
 

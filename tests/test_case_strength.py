@@ -30,8 +30,9 @@ def zeros(call: Call) -> Result:
 
 
 def values_themselves(call: Call) -> Result:
-    if call.q.shape[1] != call.v.shape[1]:
-        raise UnsupportedError("null", "L = S", "V has as many rows as there are queries")
+    L, S = call.q.shape[1], call.v.shape[1]
+    if L != S:
+        raise UnsupportedError("null", "L = S", f"V has {S} rows, and there are {L} queries")
     return call.v.copy(), mean_of_values(call)[1]
 
 

@@ -27,6 +27,7 @@ from fullattention.conformance.subject import Subject, load_subject
 from tests.zoo.attending import Call, Plain, Result, hide, right, softmax
 from tests.zoo.faulty.backends import FAULTY_BACKENDS
 from tests.zoo.faulty.layers import FAULTY_LAYERS
+from tests.zoo.faulty.making import on_out
 from tests.zoo.layers import NumpyLayer, UpstreamLayer
 from tests.zoo.specimen import backend
 from tests.zoo.valid import VALID
@@ -390,6 +391,14 @@ def test_a_fault_that_no_number_shows_is_left_to_its_check() -> None:
     assert re.fullmatch(r"right in \d+ kinds of calls tried; what fails is C11", line)
 
 
+def test_where_no_check_failed_there_is_nothing_to_say() -> None:
+    stale = check(float32(right, deviates={"C1": "no more"}), level="standard")
+    assert [result.check for result in stale.results if result.status == "failed"] == [
+        "C1: declared deviation"
+    ]
+    assert stale.diagnosis == ()
+
+
 # Nothing false.
 
 
@@ -424,8 +433,9 @@ def test_what_is_named_holds_for_numbers_that_were_not_seen(specimen: Any) -> No
         float32(lambda call: ("text", None)),
         float32(lambda call: None),
         float32(lambda call: (call.v * np.float32(np.nan), None)),
+        backend("own", on_out(lambda out: out * np.nan)),
     ],
-    ids=["raises", "text", "nothing", "nan"],
+    ids=["raises", "text", "nothing", "nan", "right-but-nan"],
 )
 def test_rubbish_is_survived_and_described(candidate: Any) -> None:
     lines = diagnose(load_subject(candidate))

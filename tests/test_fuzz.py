@@ -32,6 +32,7 @@ from fullattention.conformance.fuzz import (
 from fullattention.conformance.layouts import LAYOUTS
 from fullattention.conformance.poison import POISONS
 from tests.available import each
+from tests.zoo.faulty.limits import LIMITS
 
 
 def draw(seed: int, dtype: str = "float32", avoid: frozenset[str] = frozenset()) -> Case:
@@ -142,6 +143,19 @@ def test_everything_a_case_can_say_is_drawn() -> None:
     assert {case.weights for case in cases} == {True, False}
     lengths = {case.shape.S for case in cases}
     assert {*range(1, 21), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257} <= lengths
+
+
+def test_long_calls_are_drawn_with_every_kind_of_mask() -> None:
+    long = {case.mask.partition("/") for case in sample() if min(case.shape[1:3]) > 512}
+    assert {name for name, _, _ in long} == {"off", "causal", *masks.PATTERNS}
+    assert {"LS", "BHLS"} <= {axes for _, _, axes in long}
+
+
+@pytest.mark.parametrize("name", ["third-tile-of-256", "long-masked", "long-both-ways"])
+def test_what_is_wrong_in_long_calls_alone_is_found(name: str) -> None:
+    (specimen,) = [one for one in LIMITS if one.name == name]
+    (found,) = fuzz(specimen.candidate, count=400, dtypes=("float32",))
+    assert not found.ok
 
 
 def test_what_is_to_be_avoided_is_not_drawn() -> None:

@@ -13,7 +13,7 @@ from fullattention.backends import Backend, UnsupportedError, standard
 from fullattention.backends.precision import DTYPES
 from fullattention.conformance import check
 from fullattention.conformance.catalogue import catalogue
-from fullattention.conformance.contract import SECTION_OF
+from fullattention.conformance.contract import SECTION_OF, TEXT
 from fullattention.conformance.ledger import is_conformant
 from fullattention.conformance.subject import load_subject
 from fullattention.conformance.trial import run_check
@@ -22,6 +22,7 @@ from tests.zoo.attending import Call, Plain, right
 from tests.zoo.faulty.backends import FAULTY_BACKENDS
 from tests.zoo.faulty.contract import refuses_masks
 from tests.zoo.faulty.layers import FAULTY_LAYERS
+from tests.zoo.faulty.making import on_out
 from tests.zoo.faulty.mask import plus_minus_infinity
 from tests.zoo.judging import first_failure, torchs_own
 from tests.zoo.layers import NumpyLayer
@@ -46,6 +47,11 @@ MISSED_BY_QUICK = {
     "batches-over-65535",
     "grid-overflows",
     "limit-unnamed",
+    "third-tile-of-256",
+    "third-tile-of-512",
+    "long-causal",
+    "long-masked",
+    "long-both-ways",
     "MemoryErrorHidden",
     "MemoryErrorMisread",
     "MemoryErrorElsewhere",
@@ -189,6 +195,15 @@ def test_the_same_deviation_undeclared_fails() -> None:
     assert failed(verdict) == {"N4"}
 
 
+def test_no_deviation_can_be_declared_from_being_right() -> None:
+    everything = dict.fromkeys(set(TEXT) - {"C9"}, "meh")
+    verdict = check(backend("null", on_out(np.zeros_like), deviates=everything))
+    assert not verdict.conformant
+    assert failed(verdict) == {"N1", "N5"}
+    details = [result.detail for result in verdict.results if result.status == "failed"]
+    assert all("no deviation can be declared from N" in detail for detail in details)
+
+
 def test_a_deviation_that_is_no_longer_observed_fails() -> None:
     cured = backend("cured", right, dtypes=("float32",), deviates=LEAK)
     verdict = check(cured, level="standard")
@@ -244,6 +259,17 @@ def test_a_refusal_of_a_size_stays_unsupported() -> None:
 
     verdict = check(backend("small", refuses_sizes, dtypes=("float32",)), only="C1: shape=3")
     assert {result.status for result in verdict.results} == {"unsupported"}
+
+
+@pytest.mark.parametrize("reason", ["because", "float32 alone"])
+def test_a_refusal_for_want_of_no_capability_must_name_a_limit(reason: str) -> None:
+    def refuses(call: Call) -> Any:
+        raise UnsupportedError("odd", "speed", reason)
+
+    verdict = check(backend("odd", refuses, dtypes=("float32",)), only="C1: contiguous")
+    result = verdict.results[0]
+    assert result.status == "failed"
+    assert f"'speed', which is no capability, and no limit is named: {reason}" in result.detail
 
 
 # Candidates that answer nothing, or rubbish.

@@ -7,6 +7,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ from fullattention.conformance import check
 from fullattention.conformance.contract import TEXT
 from fullattention.conformance.ledger import requirements
 from fullattention.conformance.verify import differences
-from fullattention.records import Result, Verdict, read_one
-from fullattention.reports.badge import badge
+from fullattention.records import Result, Status, Verdict, read_one
+from fullattention.reports.badge import GREEN, badge
 from fullattention.reports.blocks import as_markdown, as_text
 from fullattention.reports.page import as_html
 from fullattention.reports.verdicts import verdict_blocks
@@ -106,6 +107,82 @@ def test_each_requirement_has_a_row_with_what_repeats_its_worst_check() -> None:
     assert "<td>M7</td>" in as_html(blocks)
     alone = dataclasses.replace(one, only="M7")
     assert "Without a check" not in as_text(verdict_blocks(alone, TEXT, ""))
+
+
+def headline(one: Verdict) -> str:
+    return as_text(verdict_blocks(one, TEXT, "")).splitlines()[0]
+
+
+def statuses(status: Status, *requirements: str) -> list[Result]:
+    """A result of each requirement."""
+    return [
+        dataclasses.replace(PASSED, check=f"{one}: x", requirement=one, status=status)
+        for one in requirements
+    ]
+
+
+def test_the_headline_counts_what_was_tried_alone() -> None:
+    untried = (*statuses("unsupported", "G1", "G2"), *statuses("not run", "L2"))
+    assert "): conformant; 1 quick check in " in headline(
+        verdict(PASSED, *untried, conformant=True)
+    )
+    (row,) = [
+        line
+        for line in as_text(verdict_blocks(verdict(*untried), TEXT, "")).splitlines()
+        if line.startswith("G1  ")
+    ]
+    assert row.split()[1:3] == ["unsupported", "0"]
+
+
+def test_deviations_are_named_in_the_headline_and_the_badge() -> None:
+    for ids, named in (
+        (("N4",), "N4"),
+        (("C1", "C4", "N4"), "C1, C4, N4"),
+        (("C1", "C4", "M1", "M2", "N4"), "C1, C4, M1 and 2 more"),
+    ):
+        one = verdict(PASSED, *statuses("deviates", *ids), conformant=True)
+        assert f"): conformant but for {named}; " in headline(one)
+        assert f"conformant but for {named} (contract 1, quick)" in badge(one)
+
+
+WHOLE = dataclasses.replace(
+    verdict(PASSED, conformant=True), precision={"float64": {}, "float32": {}}, offered=991
+)
+PARTS: dict[str, dict[str, Any]] = {
+    "only C1": {"only": "C1"},
+    "only M4: shape=1,520,776,1...": {"only": "M4: shape=1,520,776,1,8,4"},
+    "float32 only": {"dtypes": ("float32",)},
+    "2 expected failures": {"results": (PASSED, *statuses("expected", "M6", "N4"))},
+    "1 skipped": {
+        "results": (PASSED, *[dataclasses.replace(EXPECTED, status="not run", detail="skipped: y")])
+    },
+    "only N1, float32 only": {"only": "N1", "dtypes": ("float32",)},
+}
+"""What a verdict leaves out, and how it does."""
+
+
+@pytest.mark.parametrize("words", PARTS)
+def test_a_verdict_of_a_part_says_so_and_its_badge_is_not_that_of_a_whole(words: str) -> None:
+    part = dataclasses.replace(WHOLE, **PARTS[words])
+    said = f"conformant in 1 of 991 checks ({words})"
+    assert f"): {said}; " in headline(part)
+    assert f"{said} (contract 1, quick)" in badge(part)
+    assert GREEN in badge(WHOLE)
+    assert GREEN not in badge(part)
+
+
+def test_all_dtypes_by_name_are_the_whole() -> None:
+    named = dataclasses.replace(WHOLE, dtypes=("float32", "float64"))
+    assert "): conformant; 1 quick check in " in headline(named)
+
+
+def test_what_is_out_of_date_is_repeated_by_what_can_be_run() -> None:
+    stale = dataclasses.replace(FAILED, check="N1: declared deviation", requirement="N1", dtype="")
+    unknown = dataclasses.replace(stale, check="Z9: declared deviation", requirement="Z9")
+    text = as_text(verdict_blocks(verdict(PASSED, stale, unknown), TEXT, "check it"))
+    commands = [line.strip() for line in text.splitlines() if line.startswith("  check it")]
+    assert commands == ["check it --only N1:"]
+    assert "declared deviation'" not in text
 
 
 def test_markdown_and_page_escape_what_the_candidate_says() -> None:

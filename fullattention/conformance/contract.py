@@ -67,6 +67,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Section -> requirement -> what it asks."""
 
+UNDENIABLE = ("N1", "N5")
+"""Requirements from which no deviation can be declared: what is not right is no attention."""
+
 SECTION_OF: Mapping[str, str] = MappingProxyType(
     {requirement: section for section, entries in SECTIONS.items() for requirement in entries}
 )

@@ -296,6 +296,7 @@ def _sizes(base: Case, *, quick: bool) -> Checks:
         Sizes(8, 6, 6, 2, 8, 8),  # B = E = D: swaps typecheck
         Sizes(4, 4, 4, 4, 4, 4),
         Sizes(1, 130, 130, 1, 64, 64),
+        Sizes(1, 520, 776, 1, 8, 4),  # many tiles both ways
         # One axis longer than a block of threads, or than a kernel's largest head.
         Sizes(1, 1025, 3, 2, 4, 4),
         Sizes(1, 3, 1025, 2, 8, 8),

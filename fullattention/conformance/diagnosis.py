@@ -71,9 +71,9 @@ def _lines(subject: Subject, results: Sequence[Result]) -> list[str]:
 
 
 def _nothing(observed: Sequence[Observation], results: Iterable[Result]) -> list[str]:
-    """The numbers are right: then what fails is something else."""
-    broken = dict.fromkeys(result.requirement for result in results if result.status == "failed")
-    if not broken:
+    """The numbers are right: then what fails is something else, if a check failed at all."""
+    broken = dict.fromkeys(r.requirement for r in results if r.status == "failed" and r.dtype)
+    if not broken or not observed:
         return []
     return [f"right in {len(observed)} kinds of calls tried; what fails is {', '.join(broken)}"]
 

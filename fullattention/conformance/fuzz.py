@@ -24,7 +24,10 @@ from fullattention.conformance.trial import run_check
 from fullattention.records import Result
 
 MOST_PRODUCTS = 2_000_000
-"""Largest B * H * L * S * (E + D) of a random shape, so that a case takes milliseconds."""
+"""Largest B * H * L * S * (E + D) of most random shapes, so that a case takes milliseconds."""
+
+LONG = 0.04
+"""Share of the shapes in which L and S are long at once, whatever they cost."""
 
 HIDDEN_ONLY = ("overflow-in-last-key", "large-last-key", "large-last-value", "low-visible-scores")
 """Poisons that say something only where the last key is hidden."""
@@ -188,6 +191,8 @@ def _fitting(rng: np.random.Generator, known: Collection[str], shape: Sizes) -> 
 
 
 def _shape(rng: np.random.Generator) -> Sizes:
+    if rng.random() < LONG:
+        return _long_shape(rng)
     while True:
         L, S = _length(rng), _length(rng)
         if rng.random() < 0.4:
@@ -196,6 +201,12 @@ def _shape(rng: np.random.Generator) -> Sizes:
         sizes = Sizes(B, L, S, H, _features(rng), _features(rng))
         if B * H * L * S * (sizes.E + sizes.D) <= MOST_PRODUCTS:
             return sizes
+
+
+def _long_shape(rng: np.random.Generator) -> Sizes:
+    """Many tiles of queries and of keys, whatever a usual tile is, and little else."""
+    L, S, E, D = (int(n) for n in rng.integers([513, 513, 1, 1], [801, 801, 9, 9]))
+    return Sizes(1, L, L if rng.random() < 0.6 else S, 1, E, D)
 
 
 def _length(rng: np.random.Generator) -> int:

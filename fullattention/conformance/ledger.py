@@ -152,28 +152,31 @@ def _requirement(requirement: str, results: Sequence[Result], level: str) -> Req
         )
     status = next(status for status in PRECEDENCE if any(r.status == status for r in results))
     of_status = [result for result in results if result.status == status]
-    worst = max(
-        (result for result in results if result.ratio is not None),
-        key=lambda result: result.ratio or 0.0,
-        default=None,
-    )
+    tried = [result for result in results if result.status in EXECUTED and result.dtype]
+    worst = _worst(tried)
     return Requirement(
         requirement=requirement,
         status=status,
         reason=of_status[0].detail,
-        checks=len(results),
+        checks=len(tried),
         worst_ratio=None if worst is None else worst.ratio,
         worst_check="" if worst is None else worst.check,
     )
 
 
+def _worst(tried: Sequence[Result]) -> Result | None:
+    """The largest error over its bound, among failures if there are any; else the first of them."""
+    failed = [result for result in tried if result.status == "failed"]
+    compared = [result for result in failed or tried if result.ratio is not None]
+    return max(compared, key=lambda r: r.ratio or 0.0, default=failed[0] if failed else None)
+
+
 def is_conformant(results: Iterable[Result], *, some: bool = False) -> bool:
     """Whether nothing failed and enough was tried to say so: a passed comparison of numbers.
 
-    Where only `some` checks were asked for, one that passed is enough.
+    Where only `some` checks were asked for, one that passed, or deviates as declared, is enough.
     """
-    results = list(results)
-    return not any(result.status == "failed" for result in results) and any(
-        result.status in ("passed", "deviates") and (some or result.ratio is not None)
-        for result in results
-    )
+    statuses = {(result.status, result.ratio is not None) for result in results}
+    found = {status for status, _ in statuses}
+    enough = bool(found & {"passed", "deviates"}) if some else ("passed", True) in statuses
+    return "failed" not in found and enough

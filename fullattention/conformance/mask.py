@@ -17,6 +17,7 @@ from fullattention.conformance.case import (
     Refused,
     answer,
     as_mask,
+    check_case,
     compare,
     expected,
     expected_of,
@@ -36,6 +37,12 @@ SHAPES = (
 )  # fmt: skip
 """Mask shapes: every way to broadcast that is in use, besides the full one."""
 
+SQUARE, WIDE = Sizes(1, 600, 600, 1, 8, 4), Sizes(1, 520, 776, 1, 8, 4)
+"""Several of the largest usual tiles both ways."""
+
+MOST_KEYS = 2048
+"""Of a call whose size the candidate's tile decides: more would take the oracle seconds."""
+
 
 def checks(dtype: str, primary: bool) -> Checks:
     """The section's checks for one dtype."""
@@ -45,6 +52,7 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield case_check("M4", base.but(mask="random/BHLS"), quick=True)
     yield from _fully_hidden(base, quick=primary)
     yield from _without_effect(base, quick=primary)
+    yield from _long(base)
     if not primary:
         return
     yield from _flag(base)
@@ -78,6 +86,8 @@ def _causal(base: Case) -> Checks:
         yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL), quick=quick)
         if n > 2:  # of two keys on a staircase the second has all the weight
             yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL, data="staircase"))
+    enormous = base.but(shape=Sizes(1, 2048, 2048, 1, 8, 4), mask=masks.CAUSAL)
+    yield case_check("M2", enormous, full=True)
     for S in (1, 2, 9):
         shape = Sizes(2, 1, S, 3, 8, 8)
         yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL), quick=True)
@@ -86,6 +96,23 @@ def _causal(base: Case) -> Checks:
         yield case_check("M2", case, refuses_case, "L != S is refused", quick=True)
     case = base.but(shape=Sizes(2, 9, 9, 3, 8, 8), mask="later/LS")
     yield case_check("M2", case, quick=True)
+
+
+def _long(base: Case) -> Checks:
+    """Queries and keys of many tiles: kernels and tiles depend on the dtype, so in each."""
+    yield case_check("M2", base.but(shape=SQUARE, mask=masks.CAUSAL))
+    yield case_check("M4", base.but(shape=WIDE, mask="random/BHLS"))
+    tiles = base.but(shape=Sizes(1, 49, 49, 1, 8, 4))
+    for requirement, mask in (("M2", masks.CAUSAL), ("M4", "random/BHLS")):
+        case = tiles.but(mask=mask)
+        yield case_check(requirement, case, _beyond_tiles, "three of its tiles and more")
+
+
+def _beyond_tiles(subject: Subject, case: Case) -> float:
+    """The case, or a longer one of three declared tiles and one key, as far as that can be paid."""
+    tile = subject.precision[case.dtype].tile
+    n = min(max(3 * tile + 1, case.shape.S), MOST_KEYS)
+    return check_case(subject, case.but(shape=case.shape._replace(L=n, S=n)))
 
 
 def _polarity_and_kind(base: Case) -> Checks:
@@ -115,6 +142,7 @@ def _broadcast(base: Case) -> Checks:
     long = Sizes(1, 150, 150, 2, 8, 8)
     yield case_check("M4", base.but(shape=long, mask="band/LS"), quick=True)
     yield case_check("M4", base.but(shape=long, mask="padding/B1LS"))
+    yield case_check("M4", base.but(shape=WIDE._replace(H=2), mask="band/LS"))
     square = Sizes(2, 7, 7, 3, 8, 8)
     yield case_check("M4", base.but(shape=square, mask="random/LS"), quick=True)
     yield case_check("M4", base.but(shape=square, mask="random/BHLS"), quick=True)

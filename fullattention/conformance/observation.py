@@ -243,9 +243,12 @@ class Observation:
 
     @property
     def tells(self) -> bool:
-        """Whether one of them is finite: much gives NaN, for many reasons."""
-        answer = self.trials[0].answer
-        return answer is not None and bool(np.isfinite(answer.out).any())
+        """Whether one of the candidate's own is finite: much gives NaN, for many reasons."""
+        trial = self.trials[0]
+        if trial.answer is None:
+            return False
+        finite = heads_first(np.isfinite(trial.answer.out))
+        return bool((finite if trial.settled is None else finite & ~trial.settled).any())
 
     @property
     def is_right(self) -> bool:

@@ -24,7 +24,7 @@ from fullattention.conformance.ledger import (
 )
 from fullattention.conformance.subject import Declaration, Subject, declaration_of, load_subject
 from fullattention.conformance.trial import result_of, run_check
-from fullattention.records import Level, Result, Verdict
+from fullattention.records import SKIPPED, Level, Result, Verdict
 from fullattention.version import __version__
 
 Progress = Callable[[Result], None]
@@ -179,6 +179,7 @@ def _judge(
         diagnosis=() if conformant else tuple(candidate.diagnose(results)),
         requirements=requirements(results, level),
         results=tuple(results),
+        offered=len(selected(declaration.dtypes, "full" if only else level)),
         seconds=time.perf_counter() - start,
     )
 
@@ -186,5 +187,5 @@ def _judge(
 def _excepting(candidate: Candidate, check: Check, exceptions: Exceptions) -> Result:
     reason = exceptions.skipped.get(check.id)
     if reason is not None:
-        return result_of(check, "not run", f"skipped: {reason}")
+        return result_of(check, "not run", SKIPPED + reason)
     return excepted(candidate.run(check), exceptions)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
 
 from fullattention.backends.errors import UnsupportedError, described
 from fullattention.backends.interface import CAPABILITIES
+from fullattention.conformance import contract
 from fullattention.conformance.case import Failed, NotHere, Refused
 from fullattention.conformance.check import Check, Evidence
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Declaration, Subject
 from fullattention.records import Result, Status
+
+LIMIT = re.compile(r"(?<![\w.])\d")
+"""The beginning of a number; the digits of a name, such as float32, are none."""
 
 
 def run_check(subject: Subject, check: Check) -> Result:
@@ -62,17 +67,20 @@ def _wrong(declaration: Declaration, check: Check, error: Failed) -> Result:
     reason = declaration.deviates.get(check.requirement)
     if reason is None:
         return result_of(check, "failed", str(error), error.ratio)
+    if check.requirement in contract.UNDENIABLE:
+        detail = f"{error}; no deviation can be declared from {check.requirement}"
+        return result_of(check, "failed", detail, error.ratio)
     return result_of(check, "deviates", f"declared: {reason}; observed: {error}", error.ratio)
 
 
 def _unsupported(declaration: Declaration, check: Check, error: UnsupportedError) -> Result:
-    """A refusal, which fails where it is for want of something that is not declared lacking."""
-    asked = error.capability
+    """A refusal, which fails unless it is declared, or by a limit that its reason names."""
+    asked, reason = error.capability, error.reason
     known = asked in CAPABILITIES or asked in declaration.precision
-    if known and asked not in declaration.lacks:
-        detail = f"refused for want of {asked!r}, which it does not declare lacking: {error.reason}"
-        return result_of(check, "failed", detail)
-    return result_of(check, "unsupported", f"{asked}: {error.reason}")
+    if asked not in declaration.lacks and (known or not LIMIT.search(reason)):
+        why = "it does not declare lacking" if known else "is no capability, and no limit is named"
+        return result_of(check, "failed", f"refused for want of {asked!r}, which {why}: {reason}")
+    return result_of(check, "unsupported", f"{asked}: {reason}")
 
 
 def result_of(check: Check, status: Status, detail: str = "", ratio: float | None = None) -> Result:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fullattention.conformance.ledger import Exceptions, is_conformant
-from fullattention.records import Verdict
-
-SKIPPED = "skipped: "
+from fullattention.records import SKIPPED, Verdict
 
 FACTOR = 2.0
 """Times by which a requirement's worst error over bound may change: libraries sum in another order

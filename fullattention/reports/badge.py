@@ -5,23 +5,21 @@ from __future__ import annotations
 from html import escape
 
 from fullattention.records import Verdict
+from fullattention.reports.outcome import outcome, restrictions
 from fullattention.reports.visible import visible
 
 LABEL = "FullAttention"
-GREEN, RED, GREY = "#2e7d32", "#c62828", "#455a64"
+GREEN, AMBER, RED, GREY = "#2e7d32", "#a65e00", "#c62828", "#455a64"
 CHARACTER = 6.6
 """Width of a character of the 11 px font, in px; the text is stretched to fit it."""
 
 
 def badge(verdict: Verdict) -> str:
     """An SVG picture that says whether the backend is conformant, and by which contract."""
-    outcome = "conformant" if verdict.conformant else "not conformant"
-    color = GREEN if verdict.conformant else RED
-    if not verdict.judged:
-        outcome, color = "not judged", GREY
-    text = f"{outcome} (contract {verdict.contract}, {verdict.level})"
+    text = f"{outcome(verdict)} (contract {verdict.contract}, {verdict.level})"
     left, right = (round(len(part) * CHARACTER + 12) for part in (LABEL, text))
     title = escape(visible(f"{verdict.backend}: {LABEL} {text}"))
+    color = _color(verdict)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" '
         f'aria-label="{title}">\n'
@@ -36,5 +34,14 @@ def badge(verdict: Verdict) -> str:
     )
 
 
+def _color(verdict: Verdict) -> str:
+    """Green is for all checks of a level alone."""
+    if not verdict.judged:
+        return GREY
+    if not verdict.conformant:
+        return RED
+    return AMBER if restrictions(verdict) else GREEN
+
+
 def _text(text: str, center: float, width: float) -> str:
-    return f'<text x="{center:g}" y="14" textLength="{width:g}">{escape(text)}</text>'
+    return f'<text x="{center:g}" y="14" textLength="{width:g}">{escape(visible(text))}</text>'

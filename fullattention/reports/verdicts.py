@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fullattention.records import Result, Status, Verdict
 from fullattention.reports.blocks import Block, Command, Heading, Lines, Table
+from fullattention.reports.outcome import is_tried, outcome, tried
 from fullattention.reports.units import counted, digits
 
 STATUSES: tuple[Status, ...] = (
@@ -44,13 +45,12 @@ def verdict_blocks(verdict: Verdict, texts: Mapping[str, str], command: str) -> 
 
 
 def _title(verdict: Verdict) -> str:
-    outcome = "conformant" if verdict.conformant else "NOT CONFORMANT"
-    if not verdict.judged:
-        outcome = "not judged: no check could be tried"
+    words = outcome(verdict)
     library = f"{verdict.library} {verdict.library_version}".strip()
     return (
         f"{verdict.backend} ({library}, {verdict.device}): "
-        f"{outcome}; {counted(len(verdict.results), f'{verdict.level} check')} "
+        f"{words if verdict.conformant or not verdict.judged else words.upper()}; "
+        f"{counted(tried(verdict), f'{verdict.level} check')} "
         f"in {verdict.seconds:.1f} s"
     )
 
@@ -72,7 +72,7 @@ def _row(name: str, results: Sequence[Result]) -> list[str]:
     return [name, *(str(counts[status]) for status in STATUSES), digits(max(ratios, default=None))]
 
 
-def _failures(results: Iterable[Result], texts: Mapping[str, str], command: str) -> list[Block]:
+def _failures(results: Sequence[Result], texts: Mapping[str, str], command: str) -> list[Block]:
     blocks: list[Block] = []
     for requirement, failed in _by_requirement(results, "failed").items():
         first = failed[0]
@@ -82,9 +82,17 @@ def _failures(results: Iterable[Result], texts: Mapping[str, str], command: str)
             Heading(f"{requirement} FAILED: {texts.get(requirement, 'not in the contract')}"),
             Lines([f"{first.detail}{more}"]),
             *_printed(first),
-            Command(f"{command} --only {shlex.quote(first.check)}"),
+            *_again(first, results, command),
         ]
     return blocks
+
+
+def _again(failed: Result, results: Iterable[Result], command: str) -> list[Block]:
+    """What repeats a check; where it is none, all checks of what it is about, if there are any."""
+    if is_tried(failed):
+        return [Command(f"{command} --only {shlex.quote(failed.check)}")]
+    others = any(is_tried(one) and one.requirement == failed.requirement for one in results)
+    return [Command(f"{command} --only {failed.requirement}:")] if others else []
 
 
 def _diagnosis(verdict: Verdict) -> list[Block]:
@@ -133,9 +141,10 @@ def _without_case(detail: str) -> str:
 
 def _requirements(verdict: Verdict, command: str) -> list[Block]:
     """Each requirement's status and worst error, with what repeats the check that made it."""
-    tried = [one for one in verdict.requirements if one.checks]
-    untried = ", ".join(one.requirement for one in verdict.requirements if not one.checks)
-    if not tried:
+    asked = {result.requirement for result in verdict.results}
+    shown = [one for one in verdict.requirements if one.requirement in asked]
+    without = ", ".join(o.requirement for o in verdict.requirements if o.requirement not in asked)
+    if not shown:
         return []
     rows = [
         (
@@ -145,16 +154,16 @@ def _requirements(verdict: Verdict, command: str) -> list[Block]:
             digits(one.worst_ratio),
             f"--only {shlex.quote(one.worst_check)}" if one.worst_check else "-",
         )
-        for one in tried
+        for one in shown
     ]
-    columns = ("id", "status", "checks", "error/bound", "the worst again")
+    columns = ("id", "status", "tried", "error/bound", "the worst again")
     blocks: list[Block] = [
         Heading("Requirements"),
-        Lines([f"`{command}` with the last column repeats the check with the worst error/bound."]),
-        Table(columns, rows, right=("checks", "error/bound")),
+        Lines([f"`{command}` with the last column repeats the worst check, or one that failed."]),
+        Table(columns, rows, right=("tried", "error/bound")),
     ]
-    if untried and not verdict.only:
-        blocks.append(Lines([f"Without a check at level {verdict.level}: {untried}."]))
+    if without and not verdict.only:
+        blocks.append(Lines([f"Without a check at level {verdict.level}: {without}."]))
     return blocks
 
 

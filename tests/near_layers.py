@@ -20,8 +20,16 @@ TOLD = {
     "DropsKeys": "with dropout it drops nothing, or alike along a whole axis",
     "KeepsTheSum": "with dropout it computes something else",
     "AlwaysDrops": "plain it computes something else",
+    "FlipsAcross": "with 37 queries and 70 keys it computes something else",
+    "Forgets": "with 200 queries and keys it computes something else",
+    "DoublesInFloat32": "in float32 it computes something else",
+    "DetachesKeys": "plain it has another gradient of keys",
+    "DetachesWeights": "plain it has another gradient of queries",
 }
 """What `replace` says of each."""
+
+WEIGHTS = ("RawScores", "DetachesWeights")
+"""Those that differ where weights are asked for."""
 
 
 class Near(UpstreamLayer):
@@ -117,3 +125,53 @@ class KeepsTheSum(Near):
 class AlwaysDrops(Near):
     def weights(self, scores: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(torch.softmax(scores, dim=-1), self.dropout.p)
+
+
+class Adjusts(UpstreamLayer):
+    """The layer, of arrays that are adjusted before."""
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        attn_mask: Any,
+        tau: Any = None,
+        delta: Any = None,
+    ) -> Any:
+        return super().forward(*self.adjusted(queries, keys, values), attn_mask)
+
+    def adjusted(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return queries, keys, values
+
+
+class FlipsAcross(Adjusts):
+    """Other values in cross-attention alone."""
+
+    def adjusted(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Any:
+        return queries, keys, values if queries.shape[1] == keys.shape[1] else values.flip(1)
+
+
+class Forgets(Adjusts):
+    """No more than its first values count."""
+
+    def adjusted(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Any:
+        within = torch.arange(values.shape[1]) < 128
+        return queries, keys, values * within[:, None, None]
+
+
+class DoublesInFloat32(Adjusts):
+    def adjusted(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Any:
+        return 2 * queries if queries.dtype == torch.float32 else queries, keys, values
+
+
+class DetachesKeys(Adjusts):
+    def adjusted(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Any:
+        return queries, keys.detach(), values
+
+
+class DetachesWeights(Near):
+    def returned(self, out: torch.Tensor, weights: torch.Tensor, scores: torch.Tensor) -> Any:
+        return out, weights.detach()

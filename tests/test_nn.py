@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import io
 import itertools
 import os
 import pickle
@@ -23,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from fullattention.backends import InvalidInputError, UnavailableError, UnsupportedError, load
 from fullattention.backends.interface import needs
 from fullattention.backends.precision import Precision
+from fullattention.backends.registry import BUILT_IN
 from fullattention.bench.workload_files import read_workloads, write_workloads
 from fullattention.choosing.choice import Known, known_here
 from fullattention.choosing.store import Store
@@ -33,7 +35,7 @@ from fullattention.nn import FullAttention, capture, deciding, replace
 from fullattention.nn.call import call_of
 from fullattention.records import Timing
 from tests import near_layers
-from tests.available import found
+from tests.available import each, found
 from tests.patchtst import PatchTST, ScaledByTauAttention, TopKeysAttention
 from tests.test_store import timing
 from tests.zoo.layers import UpstreamLayer, triangular_causal_mask
@@ -149,6 +151,91 @@ def test_copies_and_pickles_attend_alike(knows: Any) -> None:
     layer = FullAttention(False).eval()
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(twin(q, k, v, None)[0], layer(q, k, v, None)[0])
+
+
+TENSORS = (
+    *(name for name in BUILT_IN if name.startswith("torch-") or name.endswith("-torch")),
+    *("triton", "xformers", "flash-attn"),
+)
+"""The backends that take tensors."""
+
+
+@pytest.mark.parametrize("name", each(TENSORS))
+def test_copies_and_pickles_attend_alike_on_each_backend(name: str) -> None:
+    if found(name) is None:
+        pytest.skip(f"{name} does not run here")
+    q, k, v = inputs()
+    layer = FullAttention(False, backend=name).eval()
+    for called in (False, True):
+        saved = io.BytesIO()
+        torch.save(layer, saved)
+        saved.seek(0)
+        for twin in (copy.deepcopy(layer), torch.load(saved, weights_only=False)):
+            assert twin.backend is layer.backend
+            assert torch.equal(twin(q, k, v, None)[0], layer(q, k, v, None)[0]), called
+
+
+def test_a_backend_that_was_not_loaded_is_pickled_by_its_fields() -> None:
+    own = dataclasses.replace(load("torch-einsum"), name="own")
+    layer = pickle.loads(pickle.dumps(FullAttention(False, backend=own).eval()))
+    assert layer.backend is not own
+    assert layer(*inputs(), None)[0].shape == SHAPE[:2] + SHAPE[3:5]
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch-einsum", "torch-sdpa-math"])
+def test_autocast_takes_several_dtypes_as_the_replaced_layer_does(knows: Any, backend: str) -> None:
+    q, k, v = inputs(gradient=True)
+    upstream = UpstreamLayer(False).eval()
+    layer = FullAttention(False, backend=backend).eval()
+    gradients = []
+    for one in (layer, upstream):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out, _ = one(q, k.bfloat16(), v, None)
+        assert out.dtype == torch.bfloat16
+        gradients.append((out, *torch.autograd.grad(out.float().sum(), (q, k, v))))
+    for got, want in zip(*gradients, strict=True):
+        assert got.dtype == want.dtype
+        torch.testing.assert_close(got, want, rtol=0.05, atol=0.05)
+
+
+def test_explain_takes_several_dtypes_in_autocast(knows: Any) -> None:
+    q, k, v = inputs()
+    knows(measured("torch-bmm", 1e-3, dtype="bfloat16"))
+    layer = FullAttention(False).eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer.explain(q, k.bfloat16(), v).startswith("torch-bmm for forward")
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch-einsum"])
+def test_several_dtypes_are_refused_where_autocast_casts_nothing(knows: Any, backend: str) -> None:
+    q, k, v = inputs()
+    layer = FullAttention(False, backend=backend).eval()
+    with pytest.raises(InvalidInputError, match="keys has dtype bfloat16 and queries float32"):
+        layer(q, k.bfloat16(), v, None)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(InvalidInputError, match="keys has dtype float64 and queries float32"),
+    ):
+        layer(q, k.double(), v, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64, torch.bool])
+@pytest.mark.parametrize("backend", ["auto", "torch-einsum"])
+def test_numbers_that_are_no_real_floats_get_the_layers_own_error(
+    knows: Any, backend: str, dtype: torch.dtype
+) -> None:
+    q, k, v = (array.to(dtype) for array in inputs())
+    layer = FullAttention(False, backend=backend).eval()
+    with pytest.raises(InvalidInputError, match=r"queries has dtype \w+: .* \[C8\]"):
+        layer(q, k, v, None)
+
+
+def test_odd_records_stop_no_model_and_explain_tells_of_them(knows: Any) -> None:
+    knows(measured("torch-sdpa", "fast", shape=("many",)))  # type: ignore[arg-type]
+    layer = FullAttention(False).eval()
+    assert layer(*inputs(), None)[0].shape == SHAPE[:2] + SHAPE[3:5]
+    said = layer.explain(*inputs())
+    assert said.startswith("torch-sdpa, by default: what was measured makes no sense: ")
 
 
 def test_the_fastest_measured_runs(knows: Any) -> None:
@@ -448,9 +535,26 @@ def test_replace_swaps_what_computes_full_attention_and_says_what_it_left(knows:
     assert isinstance(model.encoder[1].attention.inner_attention, TopKeysAttention)
 
 
+@pytest.mark.parametrize("name", ["FlipsAcross", "Forgets", "DoublesInFloat32", "DetachesKeys"])
+def test_a_layer_that_masks_and_nearly_computes_full_attention_is_left(name: str) -> None:
+    (done,) = replace(torch.nn.ModuleList([getattr(near_layers, name)(True)]))
+    assert near_layers.TOLD[name] in done.reason
+
+
+def test_layers_are_tried_alike_whatever_the_caller_has_switched_on(knows: Any) -> None:
+    for switched in (
+        torch.no_grad(),
+        torch.inference_mode(),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
+        with switched:
+            (done,) = replace(torch.nn.ModuleList([UpstreamLayer(True, output_attention=True)]))
+        assert done.swapped, done.reason
+
+
 @pytest.mark.parametrize("name", near_layers.TOLD)
 def test_a_layer_that_nearly_computes_full_attention_is_left(name: str) -> None:
-    layer = getattr(near_layers, name)(False, output_attention=name == "RawScores")
+    layer = getattr(near_layers, name)(False, output_attention=name in near_layers.WEIGHTS)
     (done,) = replace(torch.nn.ModuleList([layer]))
     assert not done.swapped
     assert near_layers.TOLD[name] in done.reason
@@ -492,6 +596,42 @@ def test_a_layer_with_hooks_is_left(knows: Any) -> None:
     # The first hook of a process has the number 0.
     layer._forward_hooks = type(layer._forward_hooks)({0: print})  # noqa: SLF001
     assert "hooks" in replace(torch.nn.ModuleList([layer]))[0].reason
+
+
+def test_a_layer_with_a_hook_before_its_backward_pass_is_left(knows: Any) -> None:
+    layer = UpstreamLayer(False)
+    layer.register_full_backward_pre_hook(lambda module, gradients: gradients)
+    assert "hooks" in replace(torch.nn.ModuleList([layer]))[0].reason
+
+
+def test_a_layer_whose_scale_is_a_tensor_is_left(knows: Any) -> None:
+    layer = UpstreamLayer(False, scale=torch.tensor(0.3))  # type: ignore[arg-type]
+    assert replace(torch.nn.ModuleList([layer]))[0].reason == "its scale is no number"
+
+
+def test_a_layer_that_drops_in_eval_is_left(knows: Any) -> None:
+    layer = UpstreamLayer(False).eval()
+    layer.dropout.train()
+    assert "its dropout is in another mode" in replace(torch.nn.ModuleList([layer]))[0].reason
+
+
+@pytest.mark.parametrize("model", [UpstreamLayer(False), torch.nn.Linear(2, 2)])
+@pytest.mark.parametrize(
+    ("option", "error"),
+    [
+        ({"device": "no-such-device"}, "device is 'no-such-device'"),
+        ({"device": "cuda:99"}, "device cuda:99: "),
+        ({"tune": "yes"}, "tune is 'yes': True or False"),
+        ({"masked_rows": "one"}, "masked_rows is 'one'"),
+    ],
+)
+def test_replace_refuses_what_it_cannot_do(
+    knows: Any, model: torch.nn.Module, option: dict[str, Any], error: str
+) -> None:
+    layers = torch.nn.ModuleList([model])
+    with pytest.raises((InvalidInputError, UnavailableError), match=error):
+        replace(layers, **option)
+    assert layers[0] is model
 
 
 def test_a_layer_that_the_model_shares_is_swapped_everywhere(knows: Any) -> None:
@@ -618,6 +758,15 @@ def test_capture_collects_each_kind_of_call_once_and_writes_it_for_bench(
     assert len(workloads) == 2, "what runs after the block is not recorded"
     write_workloads(tmp_path / "workloads.json", workloads)
     assert read_workloads(tmp_path / "workloads.json") == workloads
+
+
+def test_capture_names_calls_once_that_make_one_workload(knows: Any) -> None:
+    model = PatchTST(dropout=0.1)
+    series = torch.randn(2, 96, 7)
+    with capture(model) as workloads:
+        model.train()(series)
+        model.eval()(series)
+    assert [one.mode for one in workloads] == ["training"]
 
 
 def test_capture_sees_masks(knows: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib.util
+import pickle
 import re
 import subprocess
 import sys
@@ -405,6 +407,12 @@ def test_every_built_in_target_exists_whether_its_library_does_or_not() -> None:
         tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert attribute in functions, target
+
+
+def test_a_backend_is_pickled_and_copied_by_what_it_was_loaded_by() -> None:
+    backend = load("fullattention.backends.numpy_matmul:backend")
+    assert backend is not load("numpy-matmul")
+    assert pickle.loads(pickle.dumps(backend)) is copy.deepcopy(backend) is backend
 
 
 def test_a_backend_is_built_once_however_its_device_is_named() -> None:

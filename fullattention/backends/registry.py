@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import importlib
 import importlib.metadata
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from fullattention.backends import extras
 from fullattention.backends.errors import InvalidInputError, UnavailableError, described
@@ -51,6 +53,9 @@ BUILT_IN: dict[str, str] = {
 }
 """Name -> a function of a device. A table works in a bare checkout, without package metadata."""
 
+_origins: dict[Backend, tuple[str, str]] = {}
+"""What each backend was loaded by, and for which device."""
+
 
 def names() -> list[str]:
     """Every backend known by name: built in, and registered by entry points."""
@@ -84,10 +89,26 @@ def _loaded(spec: str, device: str) -> Backend:
     if isinstance(found, Backend):
         if found.device != device:
             raise UnavailableError(spec, f"it runs on device {found.device!r} only, not {device!r}")
-        return found
-    if isinstance(found, type) or not callable(found):
+    elif isinstance(found, type) or not callable(found):
         raise TypeError(f"{spec!r} is {found!r}: neither a Backend nor a function of a device")
-    return _build(spec, found, device)
+    else:
+        found = _build(spec, found, device)
+    _origins[found] = spec, device
+    return found
+
+
+def _reduced(backend: Backend) -> Any:
+    """How to pickle or copy a backend: what was loaded is loaded again, as it runs there.
+
+    Not all of it can be pickled, such as kernels that were compiled here; any other goes by its
+    fields.
+    """
+    if backend in _origins:
+        return load, _origins[backend]
+    return object.__reduce_ex__(backend, 2)
+
+
+copyreg.pickle(Backend, _reduced)
 
 
 def _build(spec: str, build: Callable[[str], object], device: str) -> Backend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from fullattention.bench.workloads import Workload
-from fullattention.nn.call import Call, call_of
+from fullattention.nn.call import call_of
 from fullattention.nn.module import FullAttention
 from fullattention.nn.replacing import missing, takes_attention
 
@@ -23,10 +24,13 @@ def capture(model: torch.nn.Module) -> Iterator[list[Workload]]:
     Every layer counts that has the signature of FullAttention and keeps its settings, whatever it
     computes. `bench.workload_files.write_workloads` writes them for `bench --workloads FILE`.
 
+    A workload tells how keys are hidden, not which; not the scale; of a call in training neither
+    the probability of dropout, nor whether weights are returned. Calls that differ in no more than
+    that are one workload.
+
     Yields:
         The workloads so far, each once, named after the layer that ran it first.
     """
-    found: dict[Call, Workload] = {}
     workloads: list[Workload] = []
     source = f"captured from {type(model).__qualname__}"
 
@@ -34,13 +38,11 @@ def capture(model: torch.nn.Module) -> Iterator[list[Workload]]:
         bound = inspect.signature(layer.forward).bind(*given, **named).arguments
         q, k, v = (bound[name] for name in ("queries", "keys", "values"))
         call = call_of(layer, q, k, v, bound.get("attn_mask"))
-        if call in found or 0 in call.shape:
-            return
         name = f"captured/{path}/{len(workloads)}"
-        found[call] = Workload(
-            name, call.shape, source, mask=call.mask, dtype=call.dtype, mode=call.mode
-        )
-        workloads.append(found[call])
+        new = Workload(name, call.shape, source, mask=call.mask, dtype=call.dtype, mode=call.mode)
+        known = (dataclasses.replace(one, name=name) for one in workloads)
+        if 0 not in call.shape and new not in known:
+            workloads.append(new)
 
     with contextlib.ExitStack() as hooks:
         for path, layer in model.named_modules():

@@ -17,6 +17,7 @@ import torch
 
 from fullattention.backends import Backend, UnavailableError, load, names
 from fullattention.backends.interface import needs
+from fullattention.backends.precision import DTYPES
 from fullattention.backends.torch_followers import FORWARD_MODE
 from fullattention.nn.call import Call
 
@@ -102,7 +103,7 @@ def _decided(call: Call, tune: bool) -> Backend:
 
 def _is_choosable(call: Call) -> bool:
     """Whether there is anything to compute; the layer refuses, or answers, the rest by itself."""
-    if len(call.queries) != 4 or 0 in call.shape:
+    if len(call.queries) != 4 or 0 in call.shape or call.dtype not in DTYPES:
         return False
     return call.mask != "causal" or call.shape.L == call.shape.S
 
@@ -165,15 +166,15 @@ def _choice(call: Call, *, every: bool = False) -> Choice | str:
     """The choice among the backends that were ever timed here, or all; or why there is none."""
     try:
         from fullattention.choosing.choice import NothingMeasuredError, rank
-
-        known = _known()
     except ModuleNotFoundError as error:
         return f"reading what was measured needs {_missing(error)}"
     try:
-        request = _request(call)
+        request, known = _request(call), _known()
         return rank(request, known, names() if every else known.timed_for(request))
     except NothingMeasuredError as error:
         return str(error)
+    except Exception as error:  # noqa: BLE001 - no record, however odd, is to stop a model
+        return f"what was measured makes no sense: {type(error).__name__}: {error}"
 
 
 @functools.cache

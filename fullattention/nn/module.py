@@ -10,6 +10,7 @@ from fullattention.backends import Backend, InvalidInputError, UnsupportedError,
 from fullattention.backends.interface import MaskedRows
 from fullattention.backends.torch_followers import follower
 from fullattention.layer import Policy, check_inputs
+from fullattention.nn.autocast import in_one_dtype
 from fullattention.nn.call import call_of, fields_of
 from fullattention.nn.deciding import (
     AUTO,
@@ -36,7 +37,7 @@ class FullAttention(torch.nn.Module, Policy):
         backend: "auto" for the fastest that was measured on this hardware for the call at hand; or
             a name, `module:object`, `path.py[:object]`, or a `Backend` of torch arrays.
         device: where a backend that is given by name runs, itself by name or as a `torch.device`;
-            "auto" follows the queries.
+            "auto" follows the queries, and asks only that there be such a device.
         masked_rows: what a query gets when all keys are hidden from it: "nan" as in
             Time-Series-Library, or "zero".
         tune: whether "auto" stops to measure, for about a minute, at a call of a kind that was not
@@ -69,6 +70,8 @@ class FullAttention(torch.nn.Module, Policy):
             output_attention=output_attention,
             masked_rows=masked_rows,
         )
+        if not isinstance(tune, bool):
+            raise InvalidInputError(f"tune is {tune!r}: True or False")
         self.tune = tune
         self.backend = _fixed(backend, device)
 
@@ -81,7 +84,11 @@ class FullAttention(torch.nn.Module, Policy):
         tau: Any = None,
         delta: Any = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend; see `fullattention.FullAttention.forward`."""
+        """Attend; see `fullattention.FullAttention.forward`.
+
+        Inside torch.autocast the dtypes of queries, keys and values may differ.
+        """
+        queries, keys, values = in_one_dtype(queries, keys, values)
         if self.backend:
             return self.attend_by(self.backend, queries, keys, values, attn_mask)
         try:
@@ -109,6 +116,7 @@ class FullAttention(torch.nn.Module, Policy):
         """
         if self.backend:
             return f"{self.backend.name}, as it was asked for"
+        queries, keys, values = in_one_dtype(queries, keys, values)
         _check(queries, keys, values)
         call = call_of(self, queries, keys, values, attn_mask)
         followed_by = follower(queries, keys, values, getattr(attn_mask, "mask", attn_mask))
@@ -135,7 +143,8 @@ def _check(queries: Any, keys: Any, values: Any) -> None:
 def _fixed(backend: str | Backend, device: object) -> Backend | None:
     """The backend that was asked for; None where it is chosen call by call."""
     if backend == AUTO:
-        load_defaults("cpu")  # before torch traces anything
+        for place in ("cpu", str(device)):
+            load_defaults(place)  # before torch traces anything
         return None
     if not isinstance(backend, str | Backend):
         raise InvalidInputError(f"backend is {backend!r}: 'auto', a name or a Backend [C8]")

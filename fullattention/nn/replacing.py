@@ -10,15 +10,19 @@ import torch
 
 from fullattention.backends import Backend
 from fullattention.backends.interface import MaskedRows
+from fullattention.layer import is_real
 from fullattention.nn.deciding import AUTO
 from fullattention.nn.module import FullAttention
-from fullattention.nn.trials import differences
+from fullattention.nn.trials import difference
 
 PARAMETERS = ("queries", "keys", "values", "attn_mask")
 """What `forward` of a layer like FullAttention begins with."""
 
 SETTINGS = ("mask_flag", "scale", "output_attention", "dropout")
 """What such a layer keeps of its constructor's arguments; `dropout` as a module."""
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where torch keeps a module's hooks; it has no public names for them."""
 
 NO_PARENT = "it is the model itself: build the drop-in in its place"
 
@@ -51,8 +55,9 @@ def replace(
     """Swap every layer of a model that is FullAttention under whatever name.
 
     A layer qualifies by its signature and settings, and by its results: on random queries, keys
-    and values V and the weights it returns must lie within the bound around the exact ones, with
-    dropout too. So layers that share the signature but attend in another way stay.
+    and values V, the weights it returns and the gradients must lie within the bound around the
+    exact ones; with masks and dropout too, for several lengths, in float64 and float32. So layers
+    that share the signature but attend in another way stay.
 
     Args:
         model: changed in place.
@@ -64,7 +69,18 @@ def replace(
     Returns:
         What became of each layer whose `forward` takes queries, keys, values and attn_mask, in the
         order of `named_modules`.
+
+    Raises:
+        InvalidInputError: an option is out of its range.
+        UnavailableError: the backend, or the device, cannot be had here.
     """
+    options: dict[str, Any] = {
+        "backend": backend,
+        "device": device,
+        "masked_rows": masked_rows,
+        "tune": tune,
+    }
+    FullAttention(**options)  # refuses them before anything is changed
     judged: dict[torch.nn.Module, str] = {}
     drop_ins: dict[torch.nn.Module, FullAttention] = {}
     done = []
@@ -76,9 +92,7 @@ def replace(
             judged[found] = _difference(found) if path else NO_PARENT
         if not judged[found]:
             if found not in drop_ins:
-                drop_ins[found] = _drop_in(
-                    found, backend=backend, device=device, masked_rows=masked_rows, tune=tune
-                )
+                drop_ins[found] = _drop_in(found, **options)
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, drop_ins[found])
         done.append(Replacement(path, type(found).__qualname__, not judged[found], judged[found]))
@@ -121,6 +135,10 @@ def _difference(module: Any) -> str:
         return "its dropout is no torch.nn.Dropout"
     if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
         return "it has parameters or buffers of its own"
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:  # noqa: SLF001 - no public way
+    if module.dropout.training != module.training:
+        return "its dropout is in another mode than itself: the drop-in has one mode for both"
+    if not (module.scale is None or is_real(module.scale)):
+        return "its scale is no number"
+    if any(getattr(module, hooks) for hooks in HOOKS):
         return "it has hooks, which the drop-in would lose"
-    return next(differences(module), "")
+    return difference(module)

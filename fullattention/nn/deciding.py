@@ -200,4 +200,5 @@ def _request(call: Call) -> Request:
         uses=call.uses,
         library="torch",
         compiling=False,
+        baseline=default(call).name,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -396,6 +397,13 @@ def _encodable(value: object) -> object:
     return value
 
 
+POSITIVE: Mapping[type[Timing] | type[Comparison], tuple[str, ...]] = {
+    Timing: ("first_call", "median", "lower_quartile", "upper_quartile", "minimum"),
+    Comparison: ("ratio", "low", "high"),
+}
+"""Fields that are above 0 where they are known."""
+
+
 def write(path: Path, records: Iterable[Verdict | Timing | Comparison | Ceilings]) -> None:
     """Append records to a file, one JSON object a line.
 
@@ -441,7 +449,26 @@ def _decoded(text: bytes, kind: type[Record], place: str) -> Record | str:
         return f"{place}: no {kind.__name__} record: {error}"
     if record.schema != SCHEMA:
         return f"{place}: schema {record.schema}, this version reads {SCHEMA}"
+    if nonsense := _nonsense(record):
+        return f"{place}: no {kind.__name__} record: {nonsense}"
     return record
+
+
+def _nonsense(record: Verdict | Timing | Comparison | Ceilings) -> str:
+    """What cannot be of a record that is well formed; empty where all can."""
+    if not isinstance(record, Timing | Comparison):
+        return ""
+    if min(record.shape) < 1:
+        return f"shape is {record.shape}: every size must be at least 1"
+    if record.environment.threads < 1:
+        return f"threads is {record.environment.threads}: at least 1"
+    for name in POSITIVE[type(record)]:
+        value = getattr(record, name)
+        if value is not None and not 0 < value < math.inf:
+            return f"{name} is {value}: it must be above 0, and finite"
+    if isinstance(record, Timing) and record.status == "timed" and record.median is None:
+        return "it is timed, and has no median"
+    return ""
 
 
 def _require(found: Record | str) -> Record:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 RIGHT, WRONG, USAGE = 0, 1, 2
-"""Right, or done; a candidate is wrong; an argument makes no sense, or nothing could be run."""
+"""Right, or done; a candidate is wrong, or none could be timed; an argument makes no sense, or
+nothing could be run."""
 
 INTERRUPTED, TERMINATED = 130, 143
 """Ctrl-C; SIGTERM. By custom 128 and the signal's number."""

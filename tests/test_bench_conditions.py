@@ -54,9 +54,25 @@ def test_the_pace_is_that_of_the_fastest_try(monkeypatch: pytest.MonkeyPatch) ->
         (1, 1.4, 0.0, ""),
         (1, 1.6, 0.0, "it kept 1.6 cores busy, and was told to use 1"),
         (2, 2.0, 3.0, ""),  # two are spare
-        (2, 2.0, 3.2, "others took 1.1 of the 2 cores it was told to use"),
+        (
+            2,
+            2.0,
+            3.2,
+            (
+                "other processes took 1.1 of the 2 cores it was told to use: "
+                "run again on a quieter machine"
+            ),
+        ),
         (4, 4.0, 2.0, ""),
-        (4, 4.0, 2.2, "others took 2.1 of the 4 cores it was told to use"),
+        (
+            4,
+            4.0,
+            2.2,
+            (
+                "other processes took 2.1 of the 4 cores it was told to use: "
+                "run again on a quieter machine"
+            ),
+        ),
         (4, None, None, ""),
     ],
 )

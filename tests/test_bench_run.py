@@ -176,6 +176,25 @@ def test_a_wrong_candidate_makes_the_run_exit_1_and_stops_nobody_else(
     assert read(out / TIMINGS, Timing) == heard.timings
 
 
+@pytest.mark.parametrize(("crowded", "status"), [({"right"}, 0), ({"right", "again"}, 1)])
+def test_to_be_crowded_out_is_no_failure_unless_nothing_is_timed(
+    candidates: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    crowded: set[str],
+    status: int,
+) -> None:
+    taken = property(lambda timing: 0.9 if timing.backend in crowded else 0.0)
+    monkeypatch.setattr("fullattention.records.Timing.crowding", taken)
+    monkeypatch.setattr("fullattention.bench.conditions.TAKEN", 0.5)
+    found, heard, _ = bench(candidates, "right", "again")
+    assert found == status
+    assert {one.backend for one in heard.timings if one.status == "void"} == crowded
+    printed = capsys.readouterr().out
+    assert "FAILURES" not in printed
+    assert "other processes took 0.9 of the 1 core" in " ".join(printed.split())
+
+
 def test_one_that_dies_at_import_is_not_run_and_stops_nobody_else(
     candidates: Path, tmp_path: Path
 ) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -19,11 +21,12 @@ from fullattention.backends.interface import Sizes
 from fullattention.bench.workload_files import write_workloads
 from fullattention.bench.workloads import Workload
 from fullattention.choosing.choice import Known, NothingMeasuredError, Request, known_here, rank
+from fullattention.choosing.hardware_key import hardware_key
 from fullattention.choosing.regret import regrets
 from fullattention.choosing.store import Store
 from fullattention.cli import main
 from fullattention.machine.hardware import usable_cores
-from fullattention.records import TIMINGS, Choice, Comparison, Option, Timing, write
+from fullattention.records import TIMINGS, Choice, Comparison, Environment, Option, Timing, write
 from fullattention.reports.blocks import as_text
 from fullattention.reports.choices import choice_blocks
 from fullattention.reports.marked import with_marked
@@ -94,6 +97,7 @@ def test_the_advice_is_the_whole_command_and_names_the_store_that_was_asked(
     asked = ["--shape", "8,6,6,2,8,8", "--dtype", "float64", "--mask", "padding"]
     asked += ["--mode", "weights", "--device", "cpu", "--threads", "1"]
     store = ["--store", str(tmp_path / "a store")]
+    (tmp_path / "a store").mkdir()
     assert main(["choose", *asked, *store]) == 2
     said = capsys.readouterr().err.splitlines()
     assert f"  by what is kept in {tmp_path / 'a store'}" in said
@@ -302,7 +306,7 @@ def test_memory_over_the_limit_or_unmeasured_is_out() -> None:
         max_memory=1_000,
     )
     assert found.backend == "numpy-matmul"
-    assert "takes 2000 bytes, the limit is 1000" in options(found)["numpy-reference"].reason
+    assert "takes 0.002 MiB, the limit is 0.001 MiB" in options(found)["numpy-reference"].reason
     untold = choice(
         measured("numpy-reference", 1e-3),
         measured("numpy-matmul", 2e-3, peak_bytes=500),
@@ -423,8 +427,20 @@ def test_too_few_other_shapes_leave_a_backend_unknown() -> None:
     [
         ({"shape": (8, 6, 6)}, "six sizes"),
         ({"shape": (8, 6, 6, 2, 8, 0)}, "at least 1"),
+        ({"shape": 8}, "shape is 8: six sizes"),
+        ({"shape": (8.5, 6, 6, 2, 8, 8)}, "shape is .*: six sizes .* whole numbers"),
+        ({"shape": "8,6,6,2,8,8"}, "shape is '8,6,6,2,8,8': six sizes"),
         ({"shape": TOY, "dtype": "int8"}, "dtype is 'int8'"),
+        ({"shape": TOY, "dtype": np.int8}, "dtype is 'int8'"),
         ({"shape": TOY, "threads": 0}, "threads is 0"),
+        ({"shape": TOY, "threads": 1.5}, "threads is 1.5: a whole number"),
+        ({"shape": TOY, "mask": "diagonal"}, "mask is 'diagonal': one of none, causal, padding"),
+        ({"shape": TOY, "mask": None}, "mask is None: one of"),
+        ({"shape": TOY, "mode": "backward"}, "mode is 'backward': one of forward"),
+        ({"shape": TOY, "max_memory": math.inf}, "max_memory is inf: a whole number"),
+        ({"shape": TOY, "max_memory": math.nan}, "max_memory is nan: a whole number"),
+        ({"shape": TOY, "max_memory": -1}, "max_memory is -1: at least 1 byte"),
+        ({"shape": TOY, "backends": "torch-sdpa"}, "backends is 'torch-sdpa': a list of names"),
         ({"shape": (8, 6, 7, 2, 8, 8), "mask": "causal"}, "mask is 'causal'"),
         ({"shape": TOY, "backends": ["numpy-matmul", "nonsense"]}, "backend is 'nonsense': one of"),
     ],
@@ -432,6 +448,138 @@ def test_too_few_other_shapes_leave_a_backend_unknown() -> None:
 def test_a_senseless_request_is_refused(argument: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fullattention.choose(**argument)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.dtype("float32"), "torch.float32", "float32"])
+def test_a_dtype_may_be_that_of_a_library(tmp_path: Path, dtype: object) -> None:
+    Store(tmp_path).add([measured("numpy-matmul", 1e-3, environment=all_cores())])
+    assert fullattention.choose(TOY, dtype=dtype, store=Store(tmp_path)).dtype == "float32"
+
+
+def all_cores() -> Environment:
+    return dataclasses.replace(HERE.here, threads=usable_cores())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--max-memory", "inf"], "max-memory is inf: GiB, a number above 0"),
+        (["--max-memory", "nan"], "max-memory is nan"),
+        (["--max-memory=-1"], "max-memory is -1"),
+        (["--max-memory", "0"], "max-memory is 0"),
+        (["--threads", "0"], "threads is '0': a whole number from 1 on, or `all`"),
+    ],
+)
+def test_a_senseless_option_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main(["choose", "--workload", "toy", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["choose", "--workload", "toy"], ["results", "list"]])
+def test_a_store_that_is_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for name, what in (("file", "that is a file"), ("nowhere", "there is no such folder")):
+        assert main([*command, "--store", str(tmp_path / name)]) == 2
+        assert f"store is {tmp_path / name}: {what}" in capsys.readouterr().err
+
+
+def refusal(*timings: Timing, **request: Any) -> str:
+    with pytest.raises(NothingMeasuredError) as refused:
+        choice(*timings, **request)
+    return str(refused.value)
+
+
+def test_what_fits_into_no_memory_says_so_and_is_measured_with_the_same_limits() -> None:
+    large = measured("numpy-matmul", 1e-3, peak_bytes=3 * 2**20)
+    said = refusal(large, max_memory=2**19, deterministic=True)
+    assert said.startswith("no backend that was measured fits into 0.500 MiB: forward")
+    assert "numpy-matmul: it takes 3.000 MiB, the limit is 0.500 MiB" in said
+    (advice,) = [line for line in said.splitlines() if "--measure" in line]
+    options = shlex.split(advice)
+    assert float(options[options.index("--max-memory") + 1]) * 2**30 == 2**19
+    assert "--deterministic" in options
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({"threads": 9999}, "threads is 9999, this process may use"),
+        ({"mode": "host"}, "mode host is for other devices than the CPU"),
+        ({"device": "abacus"}, "no backend can run it on device abacus"),
+        ({"mode": "training"}, "no backend can run it on device cpu"),  # NumPy's alone are asked
+    ],
+)
+def test_no_command_is_offered_that_would_be_refused(request_: dict[str, Any], why: str) -> None:
+    said = refusal(**request_)
+    assert f"It cannot be measured here: {why}" in said
+    assert "--measure" not in said
+
+
+def test_the_offered_command_leaves_out_what_cannot_run() -> None:
+    asked = ("numpy-matmul", "cupy-matmul")
+    said = refusal(names=asked, backends=asked)
+    assert "--backend numpy-matmul" in said
+    assert "--backend cupy-matmul" not in said
+    assert "  not available here: cupy-matmul" in said.splitlines()
+
+
+def test_what_is_kept_of_the_same_cpu_with_other_cores_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    other = dataclasses.replace(HERE.here, cores=HERE.here.cores + 1)
+    store.add(
+        measured("numpy-matmul", 1e-3, environment=environment)
+        for environment in (other, dataclasses.replace(other, cpu="Another CPU"))
+    )
+    with pytest.raises(NothingMeasuredError) as refused:
+        fullattention.choose(TOY, store=store)
+    line = f"  where this CPU has, with other cores or GPU: {hardware_key(other)}"
+    assert line in str(refused.value).splitlines()
+
+
+def test_a_weak_choice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullattention.reports.choices.BASELINE", "numpy-reference")
+    alone = choice(measured("numpy-matmul", 1e-3))
+    said = as_text(choice_blocks(alone))
+    assert "numpy-matmul is the only one measured: others may be faster." in said
+    assert "numpy-reference, which others are compared with, has no time here." in said
+    both = choice(*(measured(name, 1e-3) for name in NAMES), names=NAMES)
+    assert "only one" not in as_text(choice_blocks(both))
+    assert "compared with" not in as_text(choice_blocks(both))
+    one_thread = dataclasses.replace(both, threads=1)
+    assert "on cpu with 1 thread\n" in as_text(choice_blocks(one_thread))
+
+
+def test_what_is_not_there_takes_one_line() -> None:
+    names = ("numpy-matmul", "math:pi", "nonsense")
+    said = as_text(choice_blocks(choice(measured("numpy-matmul", 1e-3), names=names)))
+    assert "unavailable here: math:pi, nonsense" in said
+
+
+def test_no_time_is_told_of_sizes_beyond_the_measured_ones() -> None:
+    """Four sizes of one axis alone told of attention 2048 long that it takes a microsecond."""
+    timings = [
+        measured("numpy-matmul", 1e-6 * B, shape=Sizes(B, 42, 42, 4, 4, 4))
+        for B in (896, 448, 224, 112)
+    ]
+    near = choice(*timings, shape=Sizes(300, 42, 42, 4, 4, 4)).options[0]
+    assert near.basis == "interpolated"
+    said = refusal(*timings, shape=Sizes(1, 2048, 2048, 8, 64, 64))
+    assert "lies beyond those that were: B * H is 8, the measured shapes have 448 to 3584" in said
+
+
+def test_a_time_that_is_told_too_widely_is_none() -> None:
+    """Times that follow nothing."""
+    timings = [
+        measured("numpy-matmul", seconds, shape=Sizes(B, 42, 42, 4, 4, 4))
+        for B, seconds in ((896, 1e-6), (448, 1e-2), (224, 1e-6), (112, 1e-2))
+    ]
+    assert "tell its time only within a factor of" in refusal(
+        *timings, shape=Sizes(300, 42, 42, 4, 4, 4)
+    )
 
 
 def test_the_command_line_answers_from_a_store_as_text_and_as_a_record(
@@ -518,11 +666,12 @@ def test_results_are_listed_merged_and_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    Path(first).mkdir()
     assert main(["results", "list", "--store", first]) == 0
     assert "Nothing yet" in capsys.readouterr().out
     Store(Path(first)).add([measured("numpy-matmul", 1e-3)])
     assert main(["results", "merge", first, "--store", second]) == 0
-    assert "1 new records" in capsys.readouterr().out
+    assert "1 new record\n" in capsys.readouterr().out
     assert main(["results", "list", "--store", second]) == 0
     assert HERE.key[:20] in capsys.readouterr().out
     table = tmp_path / "table.csv"
@@ -539,7 +688,7 @@ def test_a_merge_says_what_it_could_not_read(
     assert main(["results", "merge", str(tmp_path / "old"), "--store", str(tmp_path / "new")]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("0 new records")
-    assert "1 lines are no records; the first is " in second
+    assert "1 line lost; the first is " in second
     assert "line 1: schema 1, this version reads 3" in second
 
 

@@ -59,9 +59,11 @@ def test_auto_imports_no_library_but_those_it_may_run_on(tmp_path: Path) -> None
     here = dataclasses.replace(known_here(store).here, threads=1)
     left_out: dict[str, Any] = {"status": "not run", "conformant": None, "median": None}
     left_out["library_version"] = ""
-    bmm = load("torch-bmm")
+    bmm, sdpa = load("torch-bmm"), load("torch-sdpa")
+    slower = timing(sdpa.name, environment=here, library="torch", library_version=sdpa.version)
     store.add(
         [
+            dataclasses.replace(slower, median=2e-3),
             timing(bmm.name, environment=here, library="torch", library_version=bmm.version),
             *(timing(name, environment=here, **left_out) for name in ("jax", "numba-cpu-torch")),
             *(

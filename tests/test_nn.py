@@ -246,6 +246,26 @@ def test_the_fastest_measured_runs(knows: Any) -> None:
     assert chosen(layer, *inputs()) == "torch-sdpa"
 
 
+def test_the_default_is_left_only_for_a_time_that_compares_with_its_own(knows: Any) -> None:
+    layer, fast = FullAttention(False).eval(), measured("torch-einsum", 1e-3)
+    knows(fast)
+    assert chosen(layer, *inputs()) == "torch-sdpa"
+    assert "torch-sdpa: not measured here" in layer.explain(*inputs())
+    later = dataclasses.replace(fast.environment, time="2999-01-01T00:00:00+00:00")
+    knows(fast, measured("torch-sdpa", 2e-3, environment=later))
+    assert chosen(layer, *inputs()) == "torch-sdpa", "of another run"
+    knows(fast, measured("torch-sdpa", 2e-3, other_load=9.0))
+    assert chosen(layer, *inputs()) == "torch-einsum", "disturbed alike"
+    weights = FullAttention(False, output_attention=True).eval()
+    knows(measured("torch-bmm", 1e-3, mode="weights"))
+    assert chosen(weights, *inputs()) == "torch-einsum", "the default of such calls"
+    knows(
+        measured("torch-sdpa", 1e-3, status="wrong", reason="off"),
+        measured("torch-einsum", 2e-3, environment=later),
+    )
+    assert chosen(layer, *inputs()) == "torch-einsum", "a wrong one is no default to keep to"
+
+
 def test_timings_with_the_nearest_number_of_threads_tell_too(knows: Any) -> None:
     threads = torch.get_num_threads() + 3
     other = dataclasses.replace(HERE.here, threads=threads)
@@ -491,7 +511,11 @@ def test_checkpointing_drops_the_same_weights_when_it_computes_again(
     knows: Any, reentrant: bool
 ) -> None:
     """The sum of v dv is that of V g if both passes drop the same weights, whichever those are."""
-    knows(measured("numba-cpu-torch", 1e-3), measured("torch-einsum", 1e-3, mode="training"))
+    knows(
+        *(measured("torch-sdpa", 2e-3, mode=mode) for mode in ("forward", "training")),
+        measured("numba-cpu-torch", 1e-3),
+        measured("torch-einsum", 1e-3, mode="training"),
+    )
     layer = FullAttention(False, attention_dropout=0.5).train()
     q, k, v = inputs(gradient=True)
     out = checkpoint(lambda *x: layer(*x, None)[0], q, k, v, use_reentrant=reentrant)
@@ -783,4 +807,7 @@ def test_a_file_that_holds_no_workloads_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "workloads.json"
     path.write_text('[{"name": "a", "shape": [1, 2], "source": ""}]')
     with pytest.raises(ValueError, match="no array of workloads"):
+        read_workloads(path)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="it holds no workload"):
         read_workloads(path)

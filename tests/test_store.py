@@ -122,6 +122,41 @@ def test_a_timing_that_does_not_tell_its_library_is_read(tmp_path: Path) -> None
     assert store.timings(KEY).records == [timing("old")]
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"median": 0.0}, "median is 0.0: it must be above 0"),
+        ({"median": -1.0}, "median is -1.0: it must be above 0"),
+        ({"lower_quartile": -0.5}, "lower_quartile is -0.5"),
+        ({"median": None}, "it is timed, and has no median"),
+        ({"shape": (8, 0, 6, 2, 8, 8)}, "every size must be at least 1"),
+        ({"environment": dataclasses.replace(ENVIRONMENT, threads=0)}, "threads is 0"),
+    ],
+)
+def test_what_cannot_be_is_counted_as_unreadable(
+    tmp_path: Path, fields: dict[str, object], says: str
+) -> None:
+    store = Store(tmp_path)
+    store.add([timing("odd", **fields), timing("right")])
+    held = store.timings(KEY)
+    assert [one.backend for one in held.records] == ["right"]
+    (lost,) = held.lost
+    assert "line 1: no Timing record: " in lost
+    assert says in lost
+
+
+def test_a_time_that_is_no_number_and_a_ratio_of_nothing_are_unreadable_too(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    store.add([timing("odd"), comparison(ENVIRONMENT, ratio=0.0)])
+    path = tmp_path / KEY / "timings.jsonl"
+    path.write_text(path.read_text().replace('"median": 0.001', '"median": NaN'))
+    assert store.timings(KEY).records == store.comparisons(KEY).records == []
+    assert len(store.timings(KEY).lost) == len(store.comparisons(KEY).lost) == 1
+    assert "ratio is 0.0" in store.comparisons(KEY).lost[0]
+
+
 def _write(folder: Path, writer: int) -> None:
     for number in range(EACH):
         Store(folder).add([timing(f"w{writer}-{number}")])

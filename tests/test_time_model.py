@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fullattention.backends.interface import Sizes
-from fullattention.choosing.model import FEWEST, fit
+from fullattention.choosing.model import FEWEST, beyond, fit
 
 SHAPES = [
     Sizes(B, L, L, H, E, E) for B, L, H, E in itertools.product((8, 64), (8, 96), (2, 8), (8, 64))
@@ -47,6 +47,31 @@ def test_far_from_what_was_measured_the_factor_grows() -> None:
     assert model is not None
     near, far = model.at(SHAPES[3]), model.at(Sizes(10**5, 4096, 4096, 16, 2, 2))
     assert far.factor > near.factor
+
+
+@pytest.mark.parametrize(
+    ("shape", "outside"),
+    [
+        (Sizes(896, 42, 42, 4, 4, 4), ""),
+        (Sizes(56, 42, 42, 4, 4, 4), ""),  # half of the least
+        (Sizes(1792, 42, 42, 4, 4, 4), ""),
+        (Sizes(2000, 42, 42, 4, 4, 4), "B * H is 8000, the measured shapes have 448 to 3584"),
+        (Sizes(112, 45, 42, 4, 4, 4), ""),
+        (Sizes(112, 48, 42, 4, 4, 4), "L is 48, the measured shapes have 42"),
+        (Sizes(112, 42, 12, 4, 4, 4), "S is 12, the measured shapes have 42"),
+        (Sizes(112, 42, 42, 4, 64, 4), "E + D is 68, the measured shapes have 8"),
+        (Sizes(1, 2048, 2048, 8, 64, 64), "B * H is 8, the measured shapes have 448 to 3584"),
+    ],
+)
+def test_sizes_beyond_the_measured_ones_are_named(shape: Sizes, outside: str) -> None:
+    measured = [Sizes(B, 42, 42, 4, 4, 4) for B in (896, 448, 224, 112)]
+    assert beyond(shape, measured) == outside
+
+
+def test_sizes_that_hardly_varied_are_not_left_far_behind() -> None:
+    measured = [Sizes(8, 40, 40, 1, 4, 4), Sizes(8, 60, 40, 1, 4, 4)]
+    assert beyond(Sizes(8, 90, 40, 1, 4, 4), measured) == ""
+    assert beyond(Sizes(8, 91, 40, 1, 4, 4), measured).startswith("L is 91")
 
 
 def test_too_few_shapes_tell_nothing() -> None:

@@ -76,6 +76,13 @@ def void_reason(timing: Timing) -> str:
     threads = timing.environment.threads
     if timing.own_load is not None and timing.own_load > threads + EXCESS:
         return f"it kept {timing.own_load:.1f} cores busy, and was told to use {threads}"
-    if timing.crowding > TAKEN * threads:
-        return f"others took {timing.crowding:.1f} of the {threads} cores it was told to use"
-    return ""
+    return crowded_out(timing)
+
+
+def crowded_out(timing: Timing) -> str:
+    """What other processes took of a backend's cores, where its time is void for it; else empty."""
+    threads = timing.environment.threads
+    if timing.crowding <= TAKEN * threads:
+        return ""
+    cores = f"{timing.crowding:.1f} of the {threads} core{'' if threads == 1 else 's'}"
+    return f"other processes took {cores} it was told to use: run again on a quieter machine"

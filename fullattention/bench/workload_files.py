@@ -20,7 +20,8 @@ def read_workloads(path: Path) -> list[Workload]:
     """The workloads of a file.
 
     Raises:
-        ValueError: the file holds no such array; the message names the first entry that is wrong.
+        ValueError: the file holds no such array, or an empty one; the message names the first entry
+            that is wrong.
     """
     import msgspec
 
@@ -28,6 +29,8 @@ def read_workloads(path: Path) -> list[Workload]:
         found = msgspec.json.decode(path.read_bytes(), type=list[Workload])
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path}: no array of workloads: {error}") from error
+    if not found:
+        raise ValueError(f"{path}: it holds no workload")
     for workload in found:
         if min(workload.shape) < 1:
             raise ValueError(f"{path}: {workload.name}: every size must be at least 1")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import shlex
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from fullattention.backends import Backend, UnavailableError, load, names
 from fullattention.backends.interface import Sizes, needs
 from fullattention.backends.precision import DTYPES
+from fullattention.choosing.advice import nothing_measured
 from fullattention.choosing.contests import in_proportion, verdicts
 from fullattention.choosing.expiry import expired, took_part
 from fullattention.choosing.hardware_key import hardware_key
-from fullattention.choosing.model import fit
-from fullattention.choosing.store import Store
+from fullattention.choosing.model import beyond, fit
+from fullattention.choosing.store import Store, existing
 from fullattention.machine.environment import environment
-from fullattention.machine.hardware import usable_cores
+from fullattention.machine.hardware import GIB, in_units, usable_cores
 from fullattention.records import (
     Choice,
     Comparison,
@@ -34,6 +36,9 @@ USED_BY_MODE: Mapping[str, tuple[str, ...]] = {
     "training": ("gradient", "dropout"),
 }
 """Capabilities that a timed call uses by its mode."""
+
+WIDEST = 10.0
+"""Upper over lower end of what the model says of a time, beyond which it tells nothing."""
 
 
 class NothingMeasuredError(LookupError):
@@ -67,16 +72,26 @@ class Request:
     """Whether a call may stop for seconds to compile."""
     backends: tuple[str, ...] = ()
     """By name, those that may run it; none: every known one."""
+    baseline: str = ""
+    """What runs by default: another one takes its place only by times of both that compare."""
 
     def __post_init__(self) -> None:
         if min(self.shape) < 1:
             raise ValueError(f"shape is {tuple(self.shape)}: every size must be at least 1")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}: one of {', '.join(DTYPES)}")
+        for name, value, known in (
+            ("mask", self.mask, get_args(Mask)),
+            ("mode", self.mode, get_args(Mode)),
+        ):
+            if not isinstance(value, str) or value not in known:
+                raise ValueError(f"{name} is {value!r}: one of {', '.join(known)}")
         if self.mask == "causal" and self.shape.L != self.shape.S:
             raise ValueError("mask is 'causal': that needs as many queries as keys, L == S")
         if self.threads < 1:
             raise ValueError(f"threads is {self.threads}: at least 1")
+        if self.max_memory is not None and self.max_memory < 1:
+            raise ValueError(f"max_memory is {self.max_memory}: at least 1 byte")
         if unknown := [name for name in self.backends if name not in names()]:
             raise ValueError(f"backend is {unknown[0]!r}: one of {', '.join(names())}")
 
@@ -92,6 +107,8 @@ class Request:
             *("--shape", ",".join(map(str, self.shape)), "--dtype", self.dtype),
             *("--mask", self.mask, "--mode", self.mode),
             *("--device", self.device, "--threads", str(self.threads)),
+            *(() if self.max_memory is None else ("--max-memory", f"{self.max_memory / GIB:.17g}")),
+            *(("--deterministic",) if self.deterministic else ()),
             *itertools.chain(*(("--backend", name) for name in self.backends)),
         )
 
@@ -172,7 +189,7 @@ def known_here(store: Store | None = None) -> Known:
 def choose(
     shape: Sequence[int],
     *,
-    dtype: str = "float32",
+    dtype: object = "float32",
     mask: Mask = "none",
     mode: Mode = "forward",
     device: object = "cpu",
@@ -186,7 +203,7 @@ def choose(
 
     Args:
         shape: B, L, S, H, E, D.
-        dtype: of the arrays.
+        dtype: of the arrays, by name or as torch or NumPy has it.
         mask: "none", "causal" or "padding".
         mode: "forward", "weights", "training" or "host".
         device: where the arrays lie, by name or as torch has it.
@@ -201,42 +218,65 @@ def choose(
 
     Raises:
         NothingMeasuredError: no backend that could run it was measured on this hardware.
+        OSError: the store's folder is none.
         ValueError: an argument makes no sense; the message names it.
     """
-    if len(shape) != len(Sizes._fields):
-        raise ValueError(f"shape is {tuple(shape)}: six sizes B, L, S, H, E, D")
+    if isinstance(backends, str):
+        raise ValueError(f"backends is {backends!r}: a list of names, such as [{backends!r}]")
     request = Request(
-        shape=Sizes(*shape),
-        dtype=dtype,
+        shape=_sizes(shape),
+        dtype=getattr(dtype, "__name__", str(dtype)).removeprefix("torch."),
         mask=mask,
         mode=mode,
         device=str(device),
-        threads=usable_cores() if threads is None else threads,
-        max_memory=max_memory,
+        threads=usable_cores() if threads is None else _whole("threads", threads),
+        max_memory=None if max_memory is None else _whole("max_memory", max_memory),
         deterministic=deterministic,
         backends=tuple(backends),
     )
-    return rank(request, known_here(store), request.candidates)
+    return rank(request, known_here(store and existing(store.folder)), request.candidates)
+
+
+def _sizes(shape: Sequence[int]) -> Sizes:
+    """Six whole numbers, as sizes."""
+    try:
+        return Sizes(*map(operator.index, shape))
+    except TypeError as error:
+        raise ValueError(
+            f"shape is {shape!r}: six sizes B, L, S, H, E, D, whole numbers"
+        ) from error
+
+
+def _whole(name: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise ValueError(f"{name} is {value!r}: a whole number") from error
 
 
 def rank(request: Request, known: Known, backends: Iterable[str]) -> Choice:
     """Rank some backends for a call.
 
-    Timings that were disturbed count only where there are no others, of whatever backend.
+    Timings that were disturbed count only where there are no others, of whatever backend. The
+    request's baseline takes part in any case.
 
     Raises:
         NothingMeasuredError: none of them that could run it was measured.
     """
-    backends = list(dict.fromkeys(backends))
+    default = (request.baseline,) if request.baseline else ()
+    backends = list(dict.fromkeys((*backends, *default)))
     timed = _with_timed_threads(request, [t for t in known.timings if t.backend in backends])
     comparisons = list(filter(timed.is_of, known.comparisons))
     timings = in_proportion(list(filter(timed.is_of, known.timings)), comparisons)
     of = {name: [timing for timing in timings if timing.backend == name] for name in backends}
-    options = [_option(name, request, of[name], known.here, calm=True) for name in of]
-    if not any(map(_has_time, options)):
-        options = [_option(name, request, of[name], known.here, calm=False) for name in of]
-    if not any(map(_has_time, options)):
-        raise NothingMeasuredError(_nothing(request, known, options))
+    options: list[Option] = []
+    for calm in (True, False):
+        options = [_option(name, request, of[name], known.here, calm=calm) for name in of]
+        options = _beside_baseline(options, request.baseline)
+        if any(map(_has_time, options)):
+            break
+    else:
+        raise NothingMeasuredError(nothing_measured(request, known, options))
     return Choice(
         shape=request.shape,
         dtype=request.dtype,
@@ -290,6 +330,24 @@ def _option(
     return _told(name, request, told)
 
 
+def _beside_baseline(options: list[Option], baseline: str) -> list[Option]:
+    """The options, without the times that say nothing of how long the baseline would take.
+
+    Those of other runs, of another moment of the machine, and any where the baseline has none. All
+    stay where the baseline is out of question.
+    """
+    base = next((option for option in options if option.backend == baseline), None)
+    if base is None or (base.seconds is None and base.basis not in ("unknown", "void")):
+        return options
+    reason = f"{baseline}, which runs by default, has no time that this one's compares with"
+    return [
+        option
+        if option.seconds is None or (option.basis, option.measured) == (base.basis, base.measured)
+        else Option(backend=option.backend, basis="unknown", reason=reason)
+        for option in options
+    ]
+
+
 def _is_disturbed(timing: Timing) -> bool:
     """Whether a time is one that disturbance may have lengthened, or made void."""
     return timing.status in ("timed", "void") and timing.disturbed
@@ -329,7 +387,8 @@ def _told(name: str, request: Request, timings: Sequence[Timing]) -> Option:
         return Option(backend=name, basis=last.status, reason=last.reason)
     over = _over_memory(last, request)
     if over:
-        return Option(backend=name, basis="unsupported", reason=over)
+        measured = last.environment.time
+        return Option(backend=name, basis="unsupported", reason=over, measured=measured)
     return Option(
         backend=name,
         basis="measured",
@@ -364,7 +423,9 @@ def _over_memory(timing: Timing, request: Request) -> str:
     if timing.peak_bytes is None:
         return "its peak memory was not measured"
     if timing.peak_bytes > request.max_memory:
-        return f"it takes {timing.peak_bytes} bytes, the limit is {request.max_memory}"
+        return (
+            f"it takes {in_units(timing.peak_bytes)}, the limit is {in_units(request.max_memory)}"
+        )
     return ""
 
 
@@ -378,7 +439,16 @@ def _interpolated(name: str, request: Request, newest: Mapping[Sizes, Timing]) -
     if model is None:
         reason = f"this shape was not measured, and too few others were: {len(timed)}"
         return Option(backend=name, basis="unknown", reason=reason)
+    if outside := beyond(request.shape, list(timed)):
+        reason = f"this shape was not measured, and lies beyond those that were: {outside}"
+        return Option(backend=name, basis="unknown", reason=reason)
     estimate = model.at(request.shape)
+    if estimate.factor**2 > WIDEST:
+        reason = (
+            f"this shape was not measured, and the {len(timed)} that were tell its time only "
+            f"within a factor of {estimate.factor:.3g}"
+        )
+        return Option(backend=name, basis="unknown", reason=reason)
     disturbed = any(map(_is_disturbed, timed.values()))
     return Option(
         backend=name,
@@ -413,20 +483,3 @@ def _tied(best: Option, other: Option, verdict: Speed | None) -> bool:
     if verdict is not None:
         return verdict != "slower"
     return (other.low or 0.0) <= (best.high or 0.0)
-
-
-def _nothing(request: Request, known: Known, options: Sequence[Option]) -> str:
-    """What was looked for and where, the command that measures it, and why each backend is out."""
-    command = ["fullattention", "choose", "--measure", *request.arguments]
-    if known.folder != Store().folder:
-        command += ["--store", str(known.folder)]
-    what = f"{request.mode}, mask {request.mask}, {request.dtype} on {request.device}"
-    return "\n".join(
-        (
-            f"nothing was measured that tells of {what} with {request.threads} threads",
-            f"  on this hardware: {known.key}",
-            f"  by what is kept in {known.folder}",
-            f"This measures it: {shlex.join(command)}",
-            *(f"  {option.backend}: {option.reason}" for option in options),
-        )
-    )

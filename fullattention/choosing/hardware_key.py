@@ -18,5 +18,14 @@ def hardware_key(environment: Environment) -> str:
     timing tells its own.
     """
     facts = (environment.cpu, f"{environment.cores} cores", environment.gpu or "no GPU")
+    return f"{_words(*facts)}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:8]}"
+
+
+def cpu_words(environment: Environment) -> str:
+    """What the keys of a CPU model begin with, whatever the cores in use and the GPU."""
+    return _words(environment.cpu)
+
+
+def _words(*facts: str) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", " ".join(facts).lower()).strip("-")
-    return f"{words[:LONGEST].strip('-')}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:8]}"
+    return words[:LONGEST].strip("-")

@@ -3,6 +3,9 @@
 A Gaussian process over the logarithms of B * H, L, S and E + D: a linear trend, since time grows by
 powers of the sizes, and a smooth departure from it, since kernels change their regime. How wide
 that departure reaches is whatever predicts the measured shapes best, each from all the others.
+
+It tells nothing of sizes beyond those that were measured: a trend in sizes that never varied gives
+times that no machine can reach.
 """
 
 from __future__ import annotations
@@ -19,6 +22,15 @@ from fullattention.backends.interface import Sizes
 FEWEST = 4
 """Measured shapes without which nothing is told: a trend in four sizes has five unknowns, and a
 prior that holds them back."""
+
+AXES = ("B * H", "L", "S", "E + D")
+"""What a time is told from."""
+
+MARGIN = 2.0
+"""Factor by which a size may lie beyond the measured ones, but no more than those varied by."""
+
+ALIKE = 1.1
+"""Factor within which sizes are alike, even where those that were measured are all the same."""
 
 REACHES = (0.5, 1.0, 2.0, 4.0)
 """Distances, in natural logarithms of a size, over which the departure may stay alike."""
@@ -79,6 +91,18 @@ def fit(shapes: Sequence[Sizes], seconds: Sequence[float]) -> TimeModel | None:
     return min(models, key=lambda model: model.error)
 
 
+def beyond(shape: Sizes, measured: Sequence[Sizes]) -> str:
+    """Which size of a shape lies beyond those of the measured ones; empty where none does."""
+    sizes = _sizes([shape, *measured]).T.tolist()
+    for axis, (size, *others) in zip(AXES, sizes, strict=True):
+        low, high = min(others), max(others)
+        margin = min(MARGIN, max(ALIKE, high / low))
+        if not low / margin <= size <= high * margin:
+            known = str(low) if low == high else f"{low} to {high}"
+            return f"{axis} is {size}, the measured shapes have {known}"
+    return ""
+
+
 def _fitted(
     places: np.ndarray, logs: np.ndarray, reach: float, departure: float, noise: float
 ) -> TimeModel:
@@ -102,4 +126,9 @@ def _alike(a: np.ndarray, b: np.ndarray, reach: float, departure: float) -> np.n
 
 
 def _places(shapes: Sequence[Sizes]) -> np.ndarray:
-    return np.log([(s.B * s.H, s.L, s.S, s.E + s.D) for s in shapes])
+    return np.log(_sizes(shapes))
+
+
+def _sizes(shapes: Sequence[Sizes]) -> np.ndarray:
+    """A row of `AXES` for each shape."""
+    return np.array([(s.B * s.H, s.L, s.S, s.E + s.D) for s in shapes])

@@ -110,6 +110,18 @@ class Store:
         return Merged(new, [line for held in found for line in held.lost])
 
 
+def existing(folder: Path | None) -> Store:
+    """The store in a folder; None: the user's own, which need not be there yet.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    if folder is not None and not folder.is_dir():
+        what = "that is a file" if folder.exists() else "there is no such folder"
+        raise NotADirectoryError(f"store is {folder}: {what}")
+    return Store(folder)
+
+
 def _records(folder: Path) -> list[Held[Timing] | Held[Comparison]]:
     """What each file in a folder and in its folders holds.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import math
 import shutil
 import sys
 import tempfile
@@ -50,12 +51,13 @@ def run(options: argparse.Namespace) -> int:
     """Choose and print the choice."""
     from fullattention.choosing import Store
     from fullattention.choosing.choice import known_here, rank
+    from fullattention.choosing.store import existing
     from fullattention.reports.blocks import as_text
     from fullattention.reports.choices import choice_blocks
 
     workload = _workload(options)
     request = _request(options, workload)
-    store = Store(options.store)
+    store = Store(options.store) if options.measure else existing(options.store)
     if options.measure:
         with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
             status = _measure(request, workload, store)
@@ -81,24 +83,37 @@ def _workload(options: argparse.Namespace) -> Workload:
 
 
 def _request(options: argparse.Namespace, workload: Workload) -> Request:
-    from fullattention.bench.options import thread_counts
     from fullattention.choosing.choice import Request
-    from fullattention.machine.hardware import GIB
 
-    threads, *more = thread_counts(options.threads)
-    if more:
-        raise ValueError(f"threads is {options.threads!r}: a choice is for one number of them")
     return Request(
         shape=workload.shape,
         dtype=workload.dtype,
         mask=workload.mask,
         mode=workload.mode,
         device=options.device,
-        threads=threads,
-        max_memory=None if options.max_memory is None else int(options.max_memory * GIB),
+        threads=_threads(options.threads),
+        max_memory=None if options.max_memory is None else _bytes(options.max_memory),
         deterministic=options.deterministic,
         backends=tuple(options.backend),
     )
+
+
+def _threads(text: str) -> int:
+    from fullattention.machine.hardware import usable_cores
+
+    if text == "all":
+        return usable_cores()
+    if not (text.isdecimal() and int(text)):
+        raise ValueError(f"threads is {text!r}: a whole number from 1 on, or `all`")
+    return int(text)
+
+
+def _bytes(gib: float) -> int:
+    from fullattention.machine.hardware import GIB
+
+    if not (math.isfinite(gib) and gib * GIB >= 1):
+        raise ValueError(f"max-memory is {gib:g}: GiB, a number above 0")
+    return int(gib * GIB)
 
 
 def _measure(request: Request, workload: Workload, store: Store) -> int:

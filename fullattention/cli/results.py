@@ -33,11 +33,11 @@ def add(commands: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from fullattention.choosing import Store
+    from fullattention.choosing.store import existing
     from fullattention.reports.blocks import as_text
     from fullattention.reports.stored import stored_blocks
 
-    store = Store(options.store)
+    store = existing(options.store)
     held = {key: store.timings(key) for key in store.hardware()}
     rows = {key: (one.records, len(one.lost)) for key, one in held.items()}
     print(as_text(stored_blocks(str(store.folder), rows)), end="")
@@ -46,26 +46,27 @@ def _list(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     from fullattention.choosing import Store
+    from fullattention.reports.units import counted
 
     store = Store(options.store)
     for folder in options.folder:
         merged = store.merge(folder)
-        print(f"{folder}: {merged.new} new records")
+        print(f"{folder}: {counted(merged.new, 'new record')}")
         if merged.lost:
-            print(f"  {len(merged.lost)} lines are no records; the first is {merged.lost[0]}")
+            print(f"  {counted(len(merged.lost), 'line')} lost; the first is {merged.lost[0]}")
     return RIGHT
 
 
 def _regret(options: argparse.Namespace) -> int:
-    from fullattention.choosing import Store
     from fullattention.choosing.choice import known_here
     from fullattention.choosing.regret import regrets
+    from fullattention.choosing.store import existing
     from fullattention.reports.blocks import as_markdown, as_text
     from fullattention.reports.marked import write_marked
     from fullattention.reports.regrets import regret_blocks
     from fullattention.reports.report import environment_lines
 
-    known = known_here(Store(options.store))
+    known = known_here(existing(options.store))
     # Those that measured had loaded the backends, and told what the machine was like before.
     measured = known.timings[-1].environment if known.timings else known.here
     blocks = regret_blocks(
@@ -79,10 +80,10 @@ def _regret(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from fullattention.choosing import Store
+    from fullattention.choosing.store import existing
     from fullattention.reports.stored import write_table
 
-    store = Store(options.store)
+    store = existing(options.store)
     timings = [timing for key in store.hardware() for timing in store.timings(key).records]
     write_table(options.file, timings)
     print(f"{options.file}: {len(timings)} timings")

@@ -201,4 +201,5 @@ def _request(call: Call) -> Request:
         uses=call.uses,
         library="torch",
         compiling=False,
+        baseline=default(call).name,
     )

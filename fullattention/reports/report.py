@@ -243,7 +243,9 @@ def _ranking(tried: pd.DataFrame) -> Table:
             digits(row.ratio),
             _interval(row),
             row.verdict or MISSING,
-            MISSING if pd.isna(row.smallest_difference) else f"{row.smallest_difference:.1%}",
+            MISSING
+            if pd.isna(row.smallest_difference)
+            else f"{digits(100 * row.smallest_difference)}%",
             MISSING if pd.isna(row.share) else f"{percent(row.share)} {row.floor}",
             memory(row.peak_bytes),
             seconds(row.first_call),

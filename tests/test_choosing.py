@@ -351,6 +351,14 @@ def test_within_a_run_ratios_rank_and_not_medians_of_different_blocks() -> None:
     assert not other.tied
 
 
+def test_a_default_stays_where_nothing_measured_is_known_to_be_faster() -> None:
+    timings = [measured("numpy-matmul", 1.0), measured("numpy-reference", 1.04)]
+    for verdict, taken in (("not settled", "numpy-reference"), ("slower", "numpy-matmul")):
+        found = compared("numpy-reference", verdict, ratio=1.04)
+        assert ranked(timings, found, baseline="numpy-reference").backend == taken
+        assert ranked(timings, found).backend == "numpy-matmul"
+
+
 def test_ratios_to_the_best_count_and_not_those_to_the_baseline() -> None:
     baseline = compared("numpy-reference", "faster", against="torch-sdpa", ratio=0.5)
     best = compared("numpy-reference", "slower", ratio=1.5)

@@ -73,7 +73,8 @@ class Request:
     backends: tuple[str, ...] = ()
     """By name, those that may run it; none: every known one."""
     baseline: str = ""
-    """What runs by default: another one takes its place only by times of both that compare."""
+    """What runs by default: another one takes its place only by times of both that compare, and if
+    measured then only where it is known to be faster."""
 
     def __post_init__(self) -> None:
         if min(self.shape) < 1:
@@ -475,7 +476,13 @@ def _ranked(
         together = (option.measured, option.workload) == pair[0]
         verdict = found.get(pair) if together else None
         ranked.append(replace(option, ratio=ratio, tied=_tied(best, option, verdict)))
-    return (*ranked, *rest)
+    return (*_default_first(ranked, request.baseline), *rest)
+
+
+def _default_first(ranked: Sequence[Option], baseline: str) -> list[Option]:
+    """The ranked options, but first the baseline where no other is known to be faster."""
+    kept = [o for o in ranked if o.backend == baseline and o.tied and o.basis == "measured"]
+    return [*kept, *(option for option in ranked if option not in kept)]
 
 
 def _tied(best: Option, other: Option, verdict: Speed | None) -> bool:

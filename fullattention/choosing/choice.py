@@ -37,7 +37,7 @@ USED_BY_MODE: Mapping[str, tuple[str, ...]] = {
 }
 """Capabilities that a timed call uses by its mode."""
 
-WIDEST = 10.0
+WIDEST = 100.0
 """Upper over lower end of what the model says of a time, beyond which it tells nothing."""
 
 

@@ -37,7 +37,7 @@ SHAPES = (
 )  # fmt: skip
 """Mask shapes: every way to broadcast that is in use, besides the full one."""
 
-SQUARE, WIDE = Sizes(1, 600, 600, 1, 8, 4), Sizes(1, 520, 776, 1, 8, 4)
+SQUARE, WIDE = Sizes(1, 600, 600, 1, 8, 2), Sizes(1, 520, 776, 1, 8, 2)
 """Several of the largest usual tiles both ways."""
 
 MOST_KEYS = 2048
@@ -86,7 +86,7 @@ def _causal(base: Case) -> Checks:
         yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL), quick=quick)
         if n > 2:  # of two keys on a staircase the second has all the weight
             yield case_check("M2", base.but(shape=shape, mask=masks.CAUSAL, data="staircase"))
-    enormous = base.but(shape=Sizes(1, 2048, 2048, 1, 8, 4), mask=masks.CAUSAL)
+    enormous = base.but(shape=Sizes(1, 2048, 2048, 1, 8, 2), mask=masks.CAUSAL)
     yield case_check("M2", enormous, full=True)
     for S in (1, 2, 9):
         shape = Sizes(2, 1, S, 3, 8, 8)

@@ -21,9 +21,6 @@ MOST_TELLING = 24
 BETTER = 0.25
 """Share of the error that an explanation may leave: less could be luck."""
 
-LEAST_SHARE = 0.2
-"""Of the wrong answers that a mistake concerns: it must explain as many to be named."""
-
 MOST_PAIRS = 20
 """Pairs of mistakes that fit one answer and are tried on the others."""
 
@@ -112,13 +109,13 @@ class Explanation:
     def _worth(self, dialects: tuple[Dialect, ...]) -> tuple[int, Condition | None, int]:
         """How well mistakes explain what is left, where, and how many answers.
 
-        3: all that they concern. 2: enough of that, and they spoil nothing. 1: all that they
-        concern under a condition. 0: not well enough.
+        3: all that they concern. 2: some of that, and they spoil nothing. 1: all that they concern
+        under a condition. 0: not well enough.
         """
         gains = {i for i in self.left if self._explains(dialects, i)}
         spoiled = {i for i in self.explained if not self._explains(dialects, i)}
         missed = {i for i in self.left if i not in gains and self._concerns(dialects, i)}
-        if not spoiled and len(gains) >= LEAST_SHARE * len(gains | missed):
+        if not spoiled:
             return (2 if missed else 3), None, len(gains)
         numbers = [self.asked[i] for i in gains if self.observed[i].tells]
         harmed = [self.asked[i] for i in spoiled | missed]

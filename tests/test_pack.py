@@ -328,7 +328,7 @@ def test_an_answer_that_does_not_read_fails_alone(
 def test_the_packs_own_judge_refuses_what_it_does_not_know(
     arguments: tuple[str, ...], says: str, small: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-I", small / "judge.py", tmp_path, *arguments]
+    command = [sys.executable, "-I", str(small / "judge.py"), str(tmp_path), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stderr.startswith(says)

@@ -34,7 +34,7 @@ def test_what_is_too_large_or_of_another_type_is_refused(field: str, value: obje
 @pytest.mark.parametrize("field", ["blocked", "recompute"])
 def test_a_switch_is_on_or_off(field: str) -> None:
     with pytest.raises(ValueError, match=f"^{field} is 1: True or False"):
-        dataclasses.replace(standard("float32"), **{field: 1})
+        dataclasses.replace(standard("float32"), **{field: 1})  # type: ignore[arg-type]
 
 
 def test_every_figure_has_a_most() -> None:

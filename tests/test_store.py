@@ -152,7 +152,8 @@ def test_a_time_that_is_no_number_and_a_ratio_of_nothing_are_unreadable_too(
     store.add([timing("odd"), comparison(ENVIRONMENT, ratio=0.0)])
     path = tmp_path / KEY / "timings.jsonl"
     path.write_text(path.read_text().replace('"median": 0.001', '"median": NaN'))
-    assert store.timings(KEY).records == store.comparisons(KEY).records == []
+    assert not store.timings(KEY).records
+    assert not store.comparisons(KEY).records
     assert len(store.timings(KEY).lost) == len(store.comparisons(KEY).lost) == 1
     assert "ratio is 0.0" in store.comparisons(KEY).lost[0]
 

@@ -126,7 +126,8 @@ def _alike(a: np.ndarray, b: np.ndarray, reach: float, departure: float) -> np.n
 
 
 def _places(shapes: Sequence[Sizes]) -> np.ndarray:
-    return np.log(_sizes(shapes))
+    places: np.ndarray = np.log(_sizes(shapes))
+    return places
 
 
 def _sizes(shapes: Sequence[Sizes]) -> np.ndarray:

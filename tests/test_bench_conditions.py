@@ -90,7 +90,8 @@ def test_ticks_alone_hardly_ever_look_like_others() -> None:
     def counted(counters: int) -> np.ndarray:
         start = random.uniform(0, 1000 * tick, size=(1000, counters, turns))
         ticks = np.floor((start + wall) / tick) - np.floor(start / tick)
-        return tick * ticks.sum(axis=(1, 2))
+        counts: np.ndarray = tick * ticks.sum(axis=(1, 2))
+        return counts
 
     others = counted(cores) - counted(2)  # all that ran was the candidate
     assert (np.abs(others) > by_chance(turns, cores)).mean() < 0.01

@@ -188,8 +188,8 @@ def _differences(answer: _Answer, trial: _Trial, module: Any) -> Iterator[str]:
     keep: np.ndarray | float = 1.0
     if trial.training:
         kept = (V[..., : exact.k.shape[1]] != 0).numpy().transpose(0, 2, 1, 3)
-        keep = kept / (1 - DROPPED)
-        expected = _with_dropout(expected, keep)
+        factors: np.ndarray = kept / (1 - DROPPED)
+        keep, expected = factors, _with_dropout(expected, factors)
         if any((kept == kept.take([0], axis)).all() for axis in range(kept.ndim)):
             yield "it drops nothing, or alike along a whole axis"
     yield from _beyond(V, expected.out, expected.out_bound, "computes something else")

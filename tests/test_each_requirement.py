@@ -6,11 +6,7 @@ requirement fail and all others pass: without them it would be conformant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import threadpoolctl
-import torch
 
 from fullattention.backends.precision import DTYPES
 from fullattention.conformance.catalogue import catalogue, selected
@@ -71,14 +67,7 @@ FULL_ONLY = ("L2",)
 """Requirements that the standard level has no check of: those of the full level join it."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Thousands of small calls: threads that wait for each other would take most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with threadpoolctl.threadpool_limits(1):
-        yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def results_of(requirement: str) -> list[Result]:

@@ -80,6 +80,7 @@ def test_quick_misses_only_what_is_listed() -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.usefixtures("one_thread")
 def test_standard_accepts_all_that_is_right() -> None:
     """Case by case rather than candidate by candidate, so that the oracle is asked once."""
     subjects = {specimen.name: load_subject(specimen.candidate) for specimen in VALID}

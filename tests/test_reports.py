@@ -443,8 +443,8 @@ def test_the_file_tells_each_verdict_and_the_least_difference_that_would_have_sh
     }
     assert rows["backend"] == ["verdict", "least"]
     assert rows["best"] == ["best", "-"]
-    assert rows["near"] == ["tie", "1.2%"]
-    assert rows["far"] == ["slower", "1.2%"]
+    assert rows["near"] == ["tie", "1.20%"]
+    assert rows["far"] == ["slower", "1.20%"]
 
 
 def test_the_mode_is_told_in_words() -> None:

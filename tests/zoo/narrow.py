@@ -50,7 +50,7 @@ def hidden_row_spoils_tile(call: Call) -> Result:
 
 def coarse_values(a: Array, v: Array) -> Array:
     """Values of more than 512 keys are rounded to 16 bits where there are few queries."""
-    if v.shape[-2] <= 512 or a.shape[-2] > 16:
+    if v.shape[-2] <= 512 or a.shape[-2] > 24:
         return product(a, v)
     mantissa, exponent = np.frexp(v)
     return product(a, np.ldexp(np.round(mantissa * 2**16) / 2**16, exponent).astype(v.dtype))

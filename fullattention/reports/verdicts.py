@@ -159,7 +159,7 @@ def _requirements(verdict: Verdict, command: str) -> list[Block]:
     columns = ("id", "status", "tried", "error/bound", "the worst again")
     blocks: list[Block] = [
         Heading("Requirements"),
-        Lines(["To repeat a requirement's worst check, or one that failed, append the last column to"]),
+        Lines(["The last column, appended to this, repeats the worst check or one that failed:"]),
         Command(command),
         Table(columns, rows, right=("tried", "error/bound")),
     ]

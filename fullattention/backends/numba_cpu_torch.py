@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from fullattention.backends.interface import Sizes, dtype_name
+from fullattention.backends.interface import Sizes
 from fullattention.backends.numba_cpu import Direction, Plan, plan
 from fullattention.backends.passes import Options, sizes_of
+from fullattention.backends.precision import DTYPES
 
 
 class TensorKernels:
@@ -25,8 +26,8 @@ class TensorKernels:
         """V (B, L, H, D), the weights (B, H, L, S) or None, and an empty tensor."""
         sizes = sizes_of(q, v)
         B, L, S, H, _, D = sizes
-        out = torch.empty((B, L, H, D), dtype=q.dtype)
-        a = torch.empty((B, H, L, S), dtype=q.dtype) if weights else None
+        out = q.new_empty(B, L, H, D)
+        a = q.new_empty(B, H, L, S) if weights else None
         forward = _plan("forward", sizes, q, k, v, hidden, options)
         forward.run(*map(_address, (q, k, v, hidden, out, a)), 0, 0, 0, 0, 0, options.seed)
         return out, a, _NOTHING
@@ -53,6 +54,8 @@ class TensorKernels:
 
 _NOTHING = torch.empty(0)
 
+_NAMES = {getattr(torch, name): name for name in DTYPES}
+
 
 def _address(tensor: torch.Tensor | None) -> int:
     if tensor is None:
@@ -74,7 +77,7 @@ def _plan(
 ) -> Plan:
     return plan(
         direction,
-        dtype_name(q),
+        _NAMES[q.dtype],
         sizes,
         (q.stride(), k.stride(), v.stride()),
         q.itemsize,

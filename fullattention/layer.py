@@ -14,10 +14,12 @@ from fullattention.backends.interface import (
     Arrays,
     Backend,
     MaskedRows,
+    Shape,
     Sizes,
     dtype_name,
     needs,
 )
+from fullattention.backends.precision import DTYPES
 from fullattention.backends.registry import load
 from fullattention.records import Mask
 
@@ -64,12 +66,13 @@ class Policy:
         """One call of the layer on a backend; see `FullAttention.forward`."""
         sizes = check_inputs(backend, queries, keys, values)
         scale = resolve_scale(self.scale, sizes.E)
-        check_scale(scale, dtype_name(queries))
+        dtype = dtype_name(queries)
+        check_scale(scale, dtype)
         hidden, causal = self._resolve_mask(backend, attn_mask, sizes, queries)
         dropout = float(self.attention_dropout) if self.training else 0.0
         mask: Mask = "causal" if causal else "none" if hidden is None else "padding"
         uses = ["dropout"] * (dropout > 0) + ["weights"] * bool(self.output_attention)
-        for capability in needs(dtype_name(queries), mask, uses):
+        for capability in needs(dtype, mask, uses):
             backend.require(capability)
         return self._attend(backend, queries, keys, values, sizes, hidden, causal, scale, dropout)
 
@@ -264,8 +267,7 @@ def check_inputs(backend: Backend, queries: Array, keys: Array, values: Array) -
     Raises:
         InvalidInputError: they do not; the message names the argument and the rule [C8].
     """
-    arguments = {"queries": queries, "keys": keys, "values": values}
-    for name, array in arguments.items():
+    for name, array in (("queries", queries), ("keys", keys), ("values", values)):
         check_library(backend, name, array)
         check_device(backend, name, array, queries)
         if array.ndim != 4:
@@ -273,31 +275,33 @@ def check_inputs(backend: Backend, queries: Array, keys: Array, values: Array) -
                 f"{name} has shape {tuple(array.shape)}: it must be 4-D, (batch, time, heads, "
                 "features) [C8]"
             )
-        if dtype_name(array) not in ("float64", "float32", "float16", "bfloat16"):
-            raise InvalidInputError(
-                f"{name} has dtype {dtype_name(array)}: it must be a real floating-point dtype [C8]"
-            )
         if array.dtype != queries.dtype:
             raise InvalidInputError(
                 f"{name} has dtype {dtype_name(array)} and queries {dtype_name(queries)}: "
                 "they must be the same [C8]"
             )
+    if dtype_name(queries) not in DTYPES:
+        raise InvalidInputError(
+            f"queries has dtype {dtype_name(queries)}: it must be a real floating-point dtype [C8]"
+        )
     B, L, H, E = queries.shape
     _, S, _, D = values.shape
-    for name, axis, size, wanted, of in (
-        ("keys", "batch", keys.shape[0], B, "queries"),
-        ("values", "batch", values.shape[0], B, "queries"),
-        ("keys", "heads", keys.shape[2], H, "queries"),
-        ("values", "heads", values.shape[2], H, "queries"),
-        ("keys", "features", keys.shape[3], E, "queries"),
-        ("keys", "time", keys.shape[1], S, "values"),
-    ):
-        if size != wanted:
-            raise InvalidInputError(
-                f"{name} has {size} along its {axis} axis and {of} {wanted}: they must be equal; "
-                f"axes of size 1 are not broadcast and heads are not grouped [C8]"
-            )
+    for name, array, wanted in (("keys", keys, (B, S, H, E)), ("values", values, (B, S, H, D))):
+        shape = tuple(array.shape)
+        if shape != wanted:
+            raise InvalidInputError(_unequal(name, shape, wanted))
     return Sizes(B, L, S, H, E, D)
+
+
+def _unequal(name: str, shape: Shape, wanted: Shape) -> str:
+    """What is wrong with a shape (batch, time, heads, features), by its first wrong axis."""
+    axis = next(axis for axis in range(4) if shape[axis] != wanted[axis])
+    along = ("batch", "time", "heads", "features")[axis]
+    of = "values" if along == "time" else "queries"
+    return (
+        f"{name} has {shape[axis]} along its {along} axis and {of} {wanted[axis]}: they must be "
+        "equal; axes of size 1 are not broadcast and heads are not grouped [C8]"
+    )
 
 
 def check_library(backend: Backend, name: str, array: Any) -> None:

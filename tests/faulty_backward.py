@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,7 +43,7 @@ class Passes:
     ) -> tuple[Any, Any, Any]:
         a = torch.exp(self._scores(q, k, hidden, options) - logsumexp[..., None])
         if self.fault == "dropout drawn anew in backward":
-            options = replace(options, seed=options.seed + 1)
+            options = options._replace(seed=options.seed + 1)
         keep = self._keep(a, options)
         if self.fault == "dropout not in backward":
             keep = torch.ones_like(keep)

@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fullattention import FullAttention, UnavailableError, load
+from fullattention.backends.interface import Sizes
 from fullattention.conformance.bound import attention_bound, error_over_bound
 
 numba = pytest.importorskip("numba")
@@ -35,6 +37,7 @@ from fullattention.backends.numba_cpu_kernels import (  # noqa: E402
 
 REALS = (np.float32, np.float64)
 RNG = np.random.default_rng(11)
+NO_FACTORS = np.empty(0, np.float32)
 
 
 @numba.njit  # type: ignore[untyped-decorator]
@@ -230,7 +233,7 @@ def test_every_unit_of_work_is_done_once_on_no_more_threads_than_asked(units: in
         done.extend(range(start, stop))
         threads.add(threading.get_ident())
 
-    workers.Work(kernel, (), np.float32, 1, units, 3).run(())
+    workers.Work(kernel, NO_FACTORS, np.float32, 1, units, 3).run(())
     assert sorted(done) == list(range(units))
     assert len(threads) <= 3
 
@@ -245,6 +248,39 @@ def test_small_work_stays_on_one_thread() -> None:
     assert large.work.threads == 8
 
 
+def test_small_work_asks_numba_for_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba starts all of its own when it is asked how many there are."""
+
+    def started() -> int:
+        raise AssertionError("Numba starts its threads")
+
+    monkeypatch.setattr(numba, "get_num_threads", started)
+    out, _ = attended(*inputs(8, 6, 6, 2, 8, 8))
+    assert out.shape == (8, 6, 2, 8)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_scratch_is_for_no_more_queries_than_there_are(direction: numba_cpu.Direction) -> None:
+    steps = ((1, 1, 1, 1),) * 3
+
+    def scratch(L: int) -> int:
+        sizes = Sizes(2, L, 8, 4, 8, 8)
+        plan = numba_cpu.plan(direction, "float32", sizes, steps, 4, None, False, 1.0, 0.0, 1)
+        return plan.work.scratch
+
+    assert scratch(1) == scratch(2) < scratch(5) == scratch(6) < scratch(15)  # rows go in pairs
+    assert scratch(15) == scratch(16) == scratch(17)
+
+
+def test_an_array_lies_where_numpy_says(tmp_path: Path) -> None:
+    whole = np.arange(24.0).reshape(4, 6)
+    mapped = np.memmap(tmp_path / "numbers", float, "w+", shape=(3,))
+    fixed = np.broadcast_to(whole[1, 2:3], (5, 3))
+    for array in (whole, whole[::-1, 1::2], fixed, mapped, whole[1:].astype(np.float16)):
+        address = array.__array_interface__["data"][0]
+        assert numba_cpu._address(array) == address  # noqa: SLF001 - shown nowhere else
+
+
 def test_an_error_in_a_thread_reaches_the_caller() -> None:
     def failing(
         call: Any, factors: Any, numbers: Any, integers: Any, start: int, stop: int
@@ -252,7 +288,7 @@ def test_an_error_in_a_thread_reaches_the_caller() -> None:
         if start:
             raise MemoryError("no room")
 
-    work = workers.Work(failing, (), np.float32, 1, 64, 4)
+    work = workers.Work(failing, NO_FACTORS, np.float32, 1, 64, 4)
     with pytest.raises(MemoryError, match="no room"):
         work.run(())
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Mapping
@@ -109,11 +110,10 @@ def plan(
     B, L, S, H, E, D = sizes
     kind, size, real = _KINDS[dtype]
     lanes = WIDTH // real().itemsize
-    work = B * H * L * S * (E + D + WORK_OF_EXP)
-    threads = max(1, min(threads, work // WORK_OF_A_THREAD))
+    threads = min(threads, threads_worth_waking(sizes))
     if S <= LONGEST and S * (E + D) <= KEYS_IN_CACHE:
         kernel = kernels()[f"lanes_{direction}"]
-        chunk = max(2, min(QUERIES, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
+        chunk = max(2, min(QUERIES, L + 1, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
         units = -(-B * H // lanes)
     else:
         kernel = kernels()[f"rows_{direction}"]
@@ -139,25 +139,36 @@ def plan(
     )
 
 
+def threads_worth_waking(sizes: Sizes) -> int:
+    """As many as have enough to do at a call of these sizes."""
+    B, L, S, H, E, D = sizes
+    return max(1, B * H * L * S * (E + D + WORK_OF_EXP) // WORK_OF_A_THREAD)
+
+
 def _chunk(L: int, pairs: int, threads: int) -> int:
     """Queries that one thread takes at a time: all of a pair's, unless there are few pairs."""
     wanted = -(-8 * threads // pairs) if threads > 1 else 1
     return max(8 * ROWS, -(-L // wanted // ROWS) * ROWS)
 
 
-def _factors(
-    scale: float, dropout: float, real: type[np.floating[Any]]
-) -> tuple[np.floating[Any], ...]:
+def _factors(scale: float, dropout: float, real: type[np.floating[Any]]) -> np.ndarray:
     sign = math.copysign(1.0, scale)
     binary = abs(scale) * math.log2(math.e)
     if binary > np.finfo(real).max:  # its product with log2(e) does not fit, its half does
         sign, binary = 2 * sign, abs(scale) / 2 * math.log2(math.e)
     factors = Factors(binary=binary, sign=sign, scale=scale, keep=kept_factor(dropout))
-    return tuple(real(factor) for factor in factors)
+    return np.array(factors, real)
+
+
+_DATA = object.__basicsize__
+"""Where an array holds the address of its numbers: NumPy's ABI has it follow the object's head."""
+
+_word_at = ctypes.c_ssize_t.from_address
 
 
 def _address(array: np.ndarray | None) -> int:
-    return 0 if array is None else int(array.__array_interface__["data"][0])
+    """Where an array's numbers begin; to ask NumPy takes a microsecond."""
+    return 0 if array is None else _word_at(id(array) + _DATA).value
 
 
 def attend(
@@ -186,7 +197,7 @@ def attend(
         causal,
         scale,
         dropout,
-        numba.get_num_threads(),
+        numba.get_num_threads() if threads_worth_waking(sizes) > 1 else 1,
     )
     seed = numpy_arrays.draw_seed() if dropout else 0
     forward.run(*map(_address, (q, k, v, hidden, out, a)), 0, 0, 0, 0, 0, seed)

@@ -134,11 +134,23 @@ def differentiable(name: str, kernels: Kernels) -> Attend:
         dropout: float,
         weights: bool,
     ) -> tuple[Array, Array | None]:
+        if torch.compiler.is_dynamo_compiling():
+            return uncompiled(
+                q,
+                k,
+                v,
+                hidden=hidden,
+                causal=causal,
+                scale=scale,
+                dropout=dropout,
+                weights=weights,
+            )
         _require_unfollowed(name, q, k, v, hidden)
         seed = int(torch.randint(LARGEST_SEED, ())) if dropout > 0 else 0
-        options = Options(causal=causal, scale=scale, dropout=dropout, seed=seed)
+        options = Options(causal, scale, dropout, seed)
         # A lazy negation is no part of the memory that kernels read.
-        q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
+        if q.is_neg() or k.is_neg() or v.is_neg():
+            q, k, v = q.resolve_neg(), k.resolve_neg(), v.resolve_neg()
         if needs_gradient(q, k, v):
             out, a = _Attention.apply(q, k, v, hidden, name, kernels, options, weights)  # type: ignore[no-untyped-call]
         else:
@@ -146,10 +158,4 @@ def differentiable(name: str, kernels: Kernels) -> Attend:
         return out, a
 
     uncompiled: Attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
-
-    def attend_uncompiled(*tensors: Array, **options: Any) -> tuple[Array, Array | None]:
-        if torch.compiler.is_compiling():
-            return uncompiled(*tensors, **options)
-        return attend(*tensors, **options)
-
-    return attend_uncompiled
+    return attend

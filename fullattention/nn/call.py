@@ -79,10 +79,11 @@ def fields_of(
     gradient = torch.is_grad_enabled() and (
         queries.requires_grad or keys.requires_grad or values.requires_grad
     )
+    _, S, _, D = values.shape
     return (
         queries.shape,
-        keys.shape[1],
-        values.shape[-1],
+        S,
+        D,
         queries.dtype,
         queries.device,
         layer.mask_flag,
@@ -91,6 +92,13 @@ def fields_of(
         dropout,
         dropout or gradient,
     )
+
+
+def mask_of(attn_mask: Any) -> Any:
+    """The array that hides keys, which may come as another object's `mask`; or None."""
+    # A tensor takes long to find that it has no attribute.
+    is_array = attn_mask is None or isinstance(attn_mask, torch.Tensor)
+    return attn_mask if is_array else getattr(attn_mask, "mask", attn_mask)
 
 
 def dropout_of(layer: Any) -> float:

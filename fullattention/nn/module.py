@@ -11,7 +11,7 @@ from fullattention.backends.interface import MaskedRows
 from fullattention.backends.torch_followers import follower
 from fullattention.layer import Policy, check_inputs
 from fullattention.nn.autocast import in_one_dtype
-from fullattention.nn.call import call_of, fields_of
+from fullattention.nn.call import call_of, fields_of, mask_of
 from fullattention.nn.deciding import (
     AUTO,
     DEFAULTS,
@@ -96,7 +96,7 @@ class FullAttention(torch.nn.Module, Policy):
         except (AttributeError, IndexError, ValueError, TypeError):
             _check(queries, keys, values)  # says what is wrong with them
             raise
-        followed_by = follower(queries, keys, values, getattr(attn_mask, "mask", attn_mask))
+        followed_by = follower(queries, keys, values, mask_of(attn_mask))
         backend = default(fields, followed_by) if followed_by else decide(fields, self.tune)
         try:
             return self.attend_by(backend, queries, keys, values, attn_mask)
@@ -119,7 +119,7 @@ class FullAttention(torch.nn.Module, Policy):
         queries, keys, values = in_one_dtype(queries, keys, values)
         _check(queries, keys, values)
         call = call_of(self, queries, keys, values, attn_mask)
-        followed_by = follower(queries, keys, values, getattr(attn_mask, "mask", attn_mask))
+        followed_by = follower(queries, keys, values, mask_of(attn_mask))
         if followed_by:
             return f"{default(call, followed_by).name}, by default: {followed_by} sees operations"
         return explained(call)

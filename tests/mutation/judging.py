@@ -28,9 +28,10 @@ RIGHT = {specimen.name: specimen for specimen in VALID}
 
 OWN_RULES = (
     *("__init__", "__setattr__", "is_real", "check_library", "attn_mask_of"),
-    *("check_scale", "SMALLEST"),
+    *("check_scale", "SMALLEST", "_unequal"),
 )
-"""What the layer refuses beyond the contract, in our interface: tests/test_layer.py proves it."""
+"""What the layer refuses beyond the contract, in our interface, and in which words:
+tests/test_layer.py proves it."""
 
 ON_SOME_CPUS = ("_apart", "leaking")
 """What torch's product on CPUs with AMX needs, and no other runs."""

@@ -17,15 +17,15 @@ import numba
 
 from fullattention.backends.numba_cpu_kernels import lanes, rows
 from fullattention.backends.numba_cpu_kernels.call import Call, Factors
-from fullattention.backends.numba_cpu_kernels.vector import after, aligned, as_bits
+from fullattention.backends.numba_cpu_kernels.vector import after, aligned, as_bits, inlined
 
 
 class Kernel(NamedTuple):
     """One pass in one regime."""
 
     run: Callable[..., None]
-    """Takes a `Call` and `Factors` as tuples, scratch for numbers and for 64-bit integers, and the
-    first and last unit of work."""
+    """Takes a `Call` as a tuple and `Factors` as an array, scratch for numbers and for 64-bit
+    integers, and the first and last unit of work."""
     layout: Callable[[int, int, int, int, int], tuple[int, ...]]
     """Where the parts of its scratch begin, and last where they end: a function of S, E, D, lanes
     and `Call.chunk`."""
@@ -41,6 +41,12 @@ def digest() -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
+@inlined
+def factors_in(array):
+    """The `Factors` that lie in an array: Numba takes floating-point numbers of NumPy slowly."""
+    return Factors(array[0], array[1], array[2], array[3])
+
+
 @functools.cache
 def kernels() -> Mapping[str, Kernel]:
     """The kernels; each is compiled, or read from disk, when it is first called."""
@@ -52,26 +58,26 @@ def kernels() -> Mapping[str, Kernel]:
         sources  # noqa: B018 - a part of the closure
         p, tables = aligned(numbers), aligned(integers)
         bits = as_bits(after(tables, 6 * lanes.TABLE))
-        lanes.forward(Call(*call), Factors(*factors), p, bits, tables, start, stop)
+        lanes.forward(Call(*call), factors_in(factors), p, bits, tables, start, stop)
 
     @kernel
     def lanes_backward(call, factors, numbers, integers, start, stop):
         sources  # noqa: B018 - a part of the closure
         p, tables = aligned(numbers), aligned(integers)
         bits = as_bits(after(tables, 9 * lanes.TABLE))
-        lanes.backward(Call(*call), Factors(*factors), p, bits, tables, start, stop)
+        lanes.backward(Call(*call), factors_in(factors), p, bits, tables, start, stop)
 
     @kernel
     def rows_forward(call, factors, numbers, integers, start, stop):
         sources  # noqa: B018 - a part of the closure
         p, table = aligned(numbers), aligned(integers)
-        rows.forward(Call(*call), Factors(*factors), p, table, start, stop)
+        rows.forward(Call(*call), factors_in(factors), p, table, start, stop)
 
     @kernel
     def rows_backward(call, factors, numbers, integers, start, stop):
         sources  # noqa: B018 - a part of the closure
         p, table = aligned(numbers), aligned(integers)
-        rows.backward(Call(*call), Factors(*factors), p, table, start, stop)
+        rows.backward(Call(*call), factors_in(factors), p, table, start, stop)
 
     return {
         "lanes_forward": Kernel(lanes_forward, lanes.forward_layout),

@@ -9,7 +9,7 @@ one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -44,7 +44,8 @@ class Work(NamedTuple):
     """A kernel's work on arrays of one layout, in units that any thread may do."""
 
     kernel: Callable[..., None]
-    factors: tuple[np.floating[Any], ...]
+    factors: np.ndarray
+    """`Factors`, of `dtype`."""
     dtype: type[np.floating[Any]]
     """What is computed with."""
     scratch: int
@@ -58,10 +59,10 @@ class Work(NamedTuple):
         Raises:
             MemoryError: there is no room for the scratch; the message says how much was asked.
         """
-        threads = min(self.threads, self.units)
-        if threads <= 1:
-            self._do(call, iter(((0, self.units),)))
+        if self.threads == 1 or self.units == 1:
+            self._do(call, ((0, self.units),))
             return
+        threads = min(self.threads, self.units)
         step = max(1, self.units // (PARTS * threads))
         parts = iter([(i, min(i + step, self.units)) for i in range(0, self.units, step)])
         others = [_workers().submit(self._do, call, parts) for _ in range(threads - 1)]
@@ -75,7 +76,7 @@ class Work(NamedTuple):
             if error is not None:
                 raise error
 
-    def _do(self, call: tuple[int, ...], parts: Iterator[tuple[int, int]]) -> None:
+    def _do(self, call: tuple[int, ...], parts: Iterable[tuple[int, int]]) -> None:
         numbers, integers = np.zeros(self.scratch + 16, self.dtype), np.empty(INTEGERS, np.int64)
         for start, stop in parts:
             self.kernel(call, self.factors, numbers, integers, start, stop)

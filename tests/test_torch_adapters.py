@@ -61,6 +61,10 @@ def test_xformers_is_conformant_where_its_function_keeps_its_word(
     assert len(xformers.calls) > 100
 
 
+def test_flash_attn_declares_that_it_sums_gradients_in_any_order() -> None:
+    assert "deterministic_gradient" in FLASH.lacks
+
+
 def test_flash_attn_gets_our_layout_scale_and_causal(flash_attn: FlashAttn) -> None:
     called(FLASH, scale=0.3)
     called(FLASH, scale=-0.3, mask_flag=False)

@@ -8,7 +8,7 @@ from fullattention.backends import torch_arrays
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import flash
-from fullattention.backends.reasons import ONCE
+from fullattention.backends.reasons import ONCE, UNORDERED
 from fullattention.backends.torch_calls import (
     by_positive_scale,
     fit,
@@ -25,6 +25,7 @@ LACKS = {
     "mask": "flash_attn_func takes no mask array",
     "weights": "flash_attn_func returns them for testing only, and not those of this contract",
     "double_backward": ONCE,
+    "deterministic_gradient": UNORDERED,
     "float64": "its kernels take half types alone",
     "float32": "its kernels take half types alone",
 }

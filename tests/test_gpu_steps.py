@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,30 @@ def test_a_result_that_goes_wrong_while_it_is_timed_is_found(
     assert gpu_steps.times("any", tmp_path) == (gpu_steps.WRONG, "1 wrong")
     record = json.loads((tmp_path / "times-any.jsonl").read_text())
     assert record["reason"].endswith("after it was timed")
+
+
+def test_a_right_result_is_right_where_only_a_part_of_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = dataclasses.replace(TOY, shape=TOY.shape._replace(B=4 * TOY.shape.B))
+    monkeypatch.setattr(gpu_steps, "jobs", lambda device: [(many, "forward")])
+    give(monkeypatch, GOOD)
+    assert gpu_steps.times("any", tmp_path) == (gpu_steps.RIGHT, "1 timed")
+    assert json.loads((tmp_path / "times-any.jsonl").read_text())["error_over_bound"] <= 1
+
+
+def test_a_dtype_that_the_host_has_no_numbers_of_is_not_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from fullattention.backends import torch_einsum
+
+    monkeypatch.setattr(gpu_steps, "jobs", lambda device: [(TOY.in_dtype("bfloat16"), "forward")])
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    give(monkeypatch, torch_einsum.backend("cpu"))
+    assert gpu_steps.times("any", tmp_path) == (gpu_steps.NOT_RUN, "1 not run")
+    record = json.loads((tmp_path / "times-any.jsonl").read_text())
+    assert record["reason"] == "ml_dtypes is not installed"
 
 
 def test_host_mode_starts_and_ends_on_the_host(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from fullattention.backends import UnavailableError, UnsupportedError, load, nam
 from fullattention.backends.errors import is_out_of_memory
 from fullattention.backends.interface import Array, Backend, Sizes
 from fullattention.bench.graph import capture
-from fullattention.bench.inputs import SEED, SETS, InputPool
+from fullattention.bench.inputs import DRAWN, SEED, SETS, InputPool
 from fullattention.bench.modes import MODES, Call, Inputs, Results, applies, make_call
 from fullattention.bench.spot_check import SpotCheck, sample
 from fullattention.bench.work import work
@@ -353,6 +353,8 @@ def _timed(
             return record | _figures(subject, pool, known)
     except UnsupportedError as error:
         return record | {"reason": error.reason}
+    except ModuleNotFoundError as error:  # bfloat16 on the host, by ml_dtypes
+        return record | {"reason": f"{error.name} is not installed"}
     except Exception as error:  # noqa: BLE001 - the other workloads are still to be timed
         status = "not run" if is_out_of_memory(error) else "raised"
         reason = f"{type(error).__name__}: {''.join(str(error).splitlines()[:1])}"
@@ -422,7 +424,7 @@ def _error(subject: Subject, pool: InputPool, results: Results, number: int) -> 
     """The largest error over its bound of a sample of the results of a set of inputs."""
     take = np.asarray if pool.workload.mode == "host" else subject.arrays.take
     taken = Results(*(None if one is None else take(one) for one in results))
-    found = sample(pool.workload, taken, number)
+    found = sample(pool.workload, taken, DRAWN)
     return SpotCheck(pool).error(found, number, subject.precision[pool.workload.dtype])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Callable
@@ -213,3 +214,26 @@ def test_a_mask_that_is_broadcast_over_keys_comes_dense(monkeypatch: pytest.Monk
     FullAttention(True, attention_dropout=0.0, backend="torch-sdpa")(q, k, k, mask)
     assert given[0].shape[-1] == 5
     assert given[0].stride(-1) == 1
+
+
+@pytest.mark.parametrize("build", [torch_sdpa.efficient, torch_sdpa.cudnn])
+def test_kernels_that_take_whole_chunks_get_widths_filled_up(
+    build: Callable[[str], Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = (torch.randn((2, 5, 3, 2 * n))[..., ::2] for n in (11, 11, 3))
+    options: dict[str, Any] = {"causal": False, "scale": 0.3, "dropout": 0.0, "weights": False}
+    want, _ = load("torch-sdpa-math").attend(q, k, v, hidden=None, **options)
+    widths: list[list[int]] = []
+    functional = torch.nn.functional
+    attend = functional.scaled_dot_product_attention
+
+    def noted(*arrays: Any, **options: Any) -> Any:
+        widths.append([array.shape[-1] for array in arrays])
+        assert all(array.stride(-1) == 1 for array in arrays)
+        return attend(*arrays, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(torch_sdpa, "sdpa_kernel", contextlib.nullcontext)
+    out, _ = on_cuda(monkeypatch, build).attend(q, k, v, hidden=None, **options)
+    assert widths[0] == [16, 16, 8]
+    torch.testing.assert_close(out, want)

@@ -54,6 +54,15 @@ def needs_gradient(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+ALIGNMENT = 8
+"""Elements to whose multiple kernels want widths filled up."""
+
+
+def filled(width: int) -> int:
+    """The next width that is a multiple of `ALIGNMENT`."""
+    return -(-width // ALIGNMENT) * ALIGNMENT
+
+
 def fit(tensor: torch.Tensor, width: int) -> torch.Tensor:
     """A tensor with zeros appended to its last axis up to a width, and that axis dense in memory.
 

@@ -19,7 +19,7 @@ from fullattention.backends.interface import Array, Attend, Backend
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
 from fullattention.backends.reasons import CLEAN, UNORDERED, leak
 from fullattention.backends.shared_lock import SharedLock
-from fullattention.backends.torch_calls import fit, require_grid
+from fullattention.backends.torch_calls import filled, fit, require_grid
 
 ONCE = "torch's fused backward kernels have no derivative"
 NO_WEIGHTS = "scaled_dot_product_attention does not return weights"
@@ -128,6 +128,16 @@ def _attend_one_width(
     width = max(q.shape[-1], v.shape[-1])
     out, _ = attend_equal(*(fit(tensor, width) for tensor in (q, k, v)), **options)
     return out[..., : v.shape[-1]], None
+
+
+def _attend_filled(
+    attend_aligned: Attend, q: Array, k: Array, v: Array, **options: Any
+) -> tuple[Array, Array | None]:
+    """Serve any widths and innermost strides by a kernel that takes multiples of some width."""
+    D = v.shape[-1]
+    q, k, v = (fit(tensor, filled(tensor.shape[-1])) for tensor in (q, k, v))
+    out, _ = attend_aligned(q, k, v, **options)
+    return out[..., :D], None
 
 
 def _attend_in_grid(
@@ -241,10 +251,12 @@ def flash_attention(device: str) -> Backend:
 def efficient(device: str) -> Backend:
     """The memory-efficient kernel."""
     name = "torch-sdpa-efficient"
-    return _backend(name, device, _forced(name, "EFFICIENT_ATTENTION"), flash)
+    kernel = functools.partial(_attend_filled, _forced(name, "EFFICIENT_ATTENTION"))
+    return _backend(name, device, kernel, flash)
 
 
 def cudnn(device: str) -> Backend:
     """CuDNN's kernel."""
     name = "torch-sdpa-cudnn"
-    return _backend(name, device, _forced(name, "CUDNN_ATTENTION"), flash)
+    kernel = functools.partial(_attend_filled, _forced(name, "CUDNN_ATTENTION"))
+    return _backend(name, device, kernel, flash)

@@ -103,6 +103,17 @@ def test_flash_attn_refuses_what_its_function_cannot(
     assert not flash_attn.calls
 
 
+@pytest.mark.parametrize("width", [8, 11])
+@pytest.mark.parametrize("backend", [FLASH, XFORMERS])
+def test_their_kernels_get_rows_that_they_can_load(
+    backend: Backend, width: int, flash_attn: FlashAttn, xformers: Xformers
+) -> None:
+    """Else their stand-ins raise."""
+    x = torch.ones(2 * 3 * 4 * width + 1, dtype=torch.float16)[1:].view((2, 3, 4, width))
+    FullAttention(False, attention_dropout=0.0, backend=backend)(x, x, x, None)
+    assert len(flash_attn.calls) + len(xformers.calls) == 1
+
+
 @pytest.mark.usefixtures("flash_attn", "xformers")
 @pytest.mark.parametrize("backend", [FLASH, XFORMERS])
 def test_more_batch_entries_than_a_grid_takes_are_refused_by_the_limit(backend: Backend) -> None:

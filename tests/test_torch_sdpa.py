@@ -216,9 +216,16 @@ def test_a_mask_that_is_broadcast_over_keys_comes_dense(monkeypatch: pytest.Monk
     assert given[0].stride(-1) == 1
 
 
-@pytest.mark.parametrize("build", [torch_sdpa.efficient, torch_sdpa.cudnn])
+@pytest.mark.parametrize(
+    ("build", "wanted"),
+    [
+        (torch_sdpa.efficient, [16, 16, 8]),
+        (torch_sdpa.cudnn, [16, 16, 8]),
+        (torch_sdpa.flash_attention, [16, 16, 16]),
+    ],
+)
 def test_kernels_that_take_whole_chunks_get_widths_filled_up(
-    build: Callable[[str], Backend], monkeypatch: pytest.MonkeyPatch
+    build: Callable[[str], Backend], wanted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q, k, v = (torch.randn((2, 5, 3, 2 * n))[..., ::2] for n in (11, 11, 3))
     options: dict[str, Any] = {"causal": False, "scale": 0.3, "dropout": 0.0, "weights": False}
@@ -235,5 +242,32 @@ def test_kernels_that_take_whole_chunks_get_widths_filled_up(
     monkeypatch.setattr(functional, "scaled_dot_product_attention", noted)
     monkeypatch.setattr(torch_sdpa, "sdpa_kernel", contextlib.nullcontext)
     out, _ = on_cuda(monkeypatch, build).attend(q, k, v, hidden=None, **options)
-    assert widths[0] == [16, 16, 8]
+    assert widths[0] == wanted
     torch.testing.assert_close(out, want)
+
+
+@pytest.mark.parametrize("build", [torch_sdpa.backend, torch_sdpa.flash_attention])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_kernels_on_cuda_get_rows_that_they_can_load(
+    build: Callable[[str], Backend], dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (2, 5, 3, 8)
+    dense = torch.randn(shape, dtype=dtype)
+    late = torch.empty(240 + 1, dtype=dtype)[1:].view(shape).copy_(dense)
+    spaced = torch.empty((2, 5, 3, 13), dtype=dtype)[..., :8].copy_(dense)
+    given: list[Any] = []
+
+    def noted(*arrays: Any, **options: Any) -> Any:
+        given.extend(array.transpose(1, 2) for array in arrays)
+        return arrays[2]
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(torch_sdpa, "sdpa_kernel", contextlib.nullcontext)
+    options: dict[str, Any] = {"causal": False, "scale": 0.3, "dropout": 0.0, "weights": False}
+    on_cuda(monkeypatch, build).attend(late, spaced, dense, hidden=None, **options)
+    size = dense.element_size()
+    for array in given:
+        places = (array.data_ptr(), *(step * size for step in array.stride()[:-1]))
+        assert all(place % 16 == 0 for place in places)
+        assert torch.equal(array, dense)
+    assert given[2].data_ptr() == dense.data_ptr()  # which is not copied

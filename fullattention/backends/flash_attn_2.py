@@ -10,6 +10,7 @@ from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import flash
 from fullattention.backends.reasons import ONCE, UNORDERED
 from fullattention.backends.torch_calls import (
+    aligned,
     by_positive_scale,
     fit,
     require_grid,
@@ -60,7 +61,7 @@ def attend(
         return torch_arrays.ARRAYS.zeros((B, L, H, D), v), None
     q, scale = by_positive_scale(q, scale)
     out = flash_attn_func(
-        *(fit(tensor, width) for tensor in (q, k, v)),
+        *(aligned(fit(tensor, width)) for tensor in (q, k, v)),
         dropout_p=dropout,
         softmax_scale=scale,
         causal=causal,

@@ -19,7 +19,7 @@ from fullattention.backends.interface import Array, Attend, Backend
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
 from fullattention.backends.reasons import CLEAN, UNORDERED, leak
 from fullattention.backends.shared_lock import SharedLock
-from fullattention.backends.torch_calls import filled, fit, require_grid
+from fullattention.backends.torch_calls import aligned, filled, fit, require_grid
 
 ONCE = "torch's fused backward kernels have no derivative"
 NO_WEIGHTS = "scaled_dot_product_attention does not return weights"
@@ -118,37 +118,45 @@ def _reason(call: Callable[[], object], error: RuntimeError) -> str:
     return "torch: " + (causes or [str(error).splitlines()[0]])[0]
 
 
-def _attend_one_width(
-    attend_equal: Attend, q: Array, k: Array, v: Array, **options: Any
+def _same(E: int, D: int) -> tuple[int, int]:
+    return (width := max(E, D)), width
+
+
+def _same_filled(E: int, D: int) -> tuple[int, int]:
+    return (width := filled(max(E, D))), width
+
+
+def _each_filled(E: int, D: int) -> tuple[int, int]:
+    return filled(E), filled(D)
+
+
+def _attend_fit(
+    attend_fitting: Attend,
+    widths: Callable[[int, int], tuple[int, int]],
+    q: Array,
+    k: Array,
+    v: Array,
+    **options: Any,
 ) -> tuple[Array, Array | None]:
-    """Serve D != E and unusual innermost strides by a kernel that takes neither.
+    """Serve any E and D, and unusual innermost strides, by a kernel that takes certain `widths`.
 
     A call that the kernel takes as it is pays nothing.
     """
-    width = max(q.shape[-1], v.shape[-1])
-    out, _ = attend_equal(*(fit(tensor, width) for tensor in (q, k, v)), **options)
-    return out[..., : v.shape[-1]], None
-
-
-def _attend_filled(
-    attend_aligned: Attend, q: Array, k: Array, v: Array, **options: Any
-) -> tuple[Array, Array | None]:
-    """Serve any widths and innermost strides by a kernel that takes multiples of some width."""
     D = v.shape[-1]
-    q, k, v = (fit(tensor, filled(tensor.shape[-1])) for tensor in (q, k, v))
-    out, _ = attend_aligned(q, k, v, **options)
+    E, wide = widths(q.shape[-1], D)
+    out, _ = attend_fitting(fit(q, E), fit(k, E), fit(v, wide), **options)
     return out[..., :D], None
 
 
-def _attend_in_grid(
+def _attend_on_cuda(
     name: str, attend_anyhow: Attend, q: Array, k: Array, v: Array, **options: Any
 ) -> tuple[Array, Array | None]:
-    """Attend on CUDA, whose kernels have batch and heads along two axes of their grid.
+    """Attend by fused kernels, which have batch and heads along two axes of their grid.
 
     Which of them cut a batch that is too large into pieces depends on torch's version.
     """
     try:
-        return attend_anyhow(q, k, v, **options)
+        return attend_anyhow(aligned(q), aligned(k), aligned(v), **options)
     except RuntimeError as error:
         if TOO_MANY.search(str(error)):
             require_grid(name, q.shape[0], q.shape[2])
@@ -204,8 +212,8 @@ def _backend(
 ) -> Backend:
     torch_arrays.require_device(name, device)
     on_cuda = torch.device(device).type == "cuda"
-    if on_cuda:
-        attend = functools.partial(_attend_in_grid, name, attend)
+    if fused and on_cuda:
+        attend = functools.partial(_attend_on_cuda, name, attend)
     refusals = _refusals(attend, device)
     taken = [dtype for dtype in DTYPES if dtype not in refusals]
     if not taken:
@@ -243,20 +251,20 @@ def math(device: str) -> Backend:
 def flash_attention(device: str) -> Backend:
     """The flash kernel of the device."""
     name = "torch-sdpa-flash"
-    forced = _forced(name, "FLASH_ATTENTION")
-    kernel = functools.partial(_attend_one_width, forced)
+    widths = _same_filled if torch.device(device).type == "cuda" else _same
+    kernel = functools.partial(_attend_fit, _forced(name, "FLASH_ATTENTION"), widths)
     return _backend(name, device, kernel, flash)
 
 
 def efficient(device: str) -> Backend:
     """The memory-efficient kernel."""
     name = "torch-sdpa-efficient"
-    kernel = functools.partial(_attend_filled, _forced(name, "EFFICIENT_ATTENTION"))
+    kernel = functools.partial(_attend_fit, _forced(name, "EFFICIENT_ATTENTION"), _each_filled)
     return _backend(name, device, kernel, flash)
 
 
 def cudnn(device: str) -> Backend:
     """CuDNN's kernel."""
     name = "torch-sdpa-cudnn"
-    kernel = functools.partial(_attend_filled, _forced(name, "CUDNN_ATTENTION"))
+    kernel = functools.partial(_attend_fit, _forced(name, "CUDNN_ATTENTION"), _each_filled)
     return _backend(name, device, kernel, flash)

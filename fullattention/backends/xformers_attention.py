@@ -9,6 +9,7 @@ from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import flash
 from fullattention.backends.reasons import ONCE, leak
 from fullattention.backends.torch_calls import (
+    aligned,
     by_positive_scale,
     filled,
     fit,
@@ -55,9 +56,9 @@ def attend(
     if hidden is not None:
         bias = _bias(hidden, q.dtype, S).expand(B, H, L, S)
     out = memory_efficient_attention(
-        fit(q, filled(E)),
-        fit(k, filled(E)),
-        fit(v, filled(D)),
+        aligned(fit(q, filled(E))),
+        aligned(fit(k, filled(E))),
+        aligned(fit(v, filled(D))),
         attn_bias=bias,
         p=dropout,
         scale=scale,

@@ -211,6 +211,19 @@ def test_a_paced_step_is_told_how_long_it_may_begin_something(tmp_path: Path) ->
     assert told == ["", f"--seconds {gpu_check.AT_WORK * 100:.0f}"]
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_libraries_find_a_place_for_what_they_compile(
+    writable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    if writable:
+        home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    run = Run(tmp_path / "out", budget=60)
+    (outcome,) = run.together(steps_of(works="import os; print(os.environ['HOME'])"))
+    assert outcome.detail == str(home if writable else tmp_path / "out")
+
+
 def test_a_spent_budget_leaves_the_rest_undone(tmp_path: Path) -> None:
     run = Run(tmp_path, budget=0)
     (outcome,) = run.together(steps_of(works="print('fine')"))

@@ -23,7 +23,7 @@ import pytest
 from fullattention.backends import Backend, UnsupportedError, numpy_matmul
 from fullattention.bench.inputs import SEED, SETS, InputPool
 from fullattention.bench.modes import MODES, Results
-from fullattention.bench.workloads import CATALOGUE
+from fullattention.bench.workloads import CATALOGUE, select
 from fullattention.conformance import check
 from fullattention.conformance.subject import from_backend
 from fullattention.records import Verdict
@@ -182,7 +182,7 @@ def test_every_mode_is_among_the_jobs_and_the_goals_come_first() -> None:
     assert {mode for _, mode in found} == set(MODES)
     assert len(found) == len(set(found))
     forward = [workload for workload, mode in found if mode == "forward"]
-    goals = {workload.name for workload in gpu_steps.select(gpu_steps.GOALS)}
+    goals = {workload.name for workload in select(gpu_steps.GOALS)}
     first = forward[: 3 * len(goals)]
     assert {workload.dtype for workload in first} == {"float32", "float16", "bfloat16"}
     assert {workload.name.removesuffix(f"/{workload.dtype}") for workload in first} == goals

@@ -14,7 +14,7 @@ import pytest
 from fullattention import Backend, FullAttention, UnavailableError, UnsupportedError, load
 
 torch = pytest.importorskip("torch")
-from fullattention.backends import torch_sdpa  # noqa: E402 - needs torch
+from fullattention.backends import torch_arrays, torch_sdpa  # noqa: E402 - need torch
 
 
 def test_forcing_kernels_from_two_threads_leaves_torchs_own_choice_as_it_was() -> None:
@@ -106,7 +106,7 @@ def test_a_kernel_of_another_device_is_unavailable_with_a_reason(name: str) -> N
 
 def on_cuda(monkeypatch: pytest.MonkeyPatch, build: Callable[[str], Backend]) -> Backend:
     """A backend as it would be there; its tensors may lie on the CPU."""
-    monkeypatch.setattr(torch_sdpa.torch_arrays, "require_device", lambda name, device: None)
+    monkeypatch.setattr(torch_arrays, "require_device", lambda name, device: None)
     monkeypatch.setattr(torch_sdpa, "_refusals", lambda attend, device: {})
     return build("cuda")
 

@@ -91,6 +91,10 @@ class Run:
         self.end = time.monotonic() + budget
         self.outcomes: list[Outcome] = []
         (out / "logs").mkdir(parents=True, exist_ok=True)
+        self.environment = os.environ | {"PYTHONPATH": _python_path(), "OMP_NUM_THREADS": "2"}
+        if not os.access(os.environ.get("HOME", ""), os.W_OK):
+            # Where Numba, CuPy and Triton keep what they have compiled, and fail if they cannot.
+            self.environment["HOME"] = str(out)
 
     @property
     def left(self) -> float:
@@ -123,7 +127,7 @@ class Run:
         log = self.out / "logs" / f"{step.name}{'-' * bool(step.backend)}{step.backend}.txt"
         with log.open("w", encoding="utf-8") as file:
             try:
-                code = _exit_status((*step.command, *pace), file, timeout)
+                code = _exit_status((*step.command, *pace), file, timeout, self.environment)
             except subprocess.TimeoutExpired:
                 return "timed out", f"after {timeout:.0f} s: {_last_line(log)}"
             except OSError as error:
@@ -134,13 +138,15 @@ class Run:
         return {0: "ok", NOT_RUN: "not run"}.get(code, "failed"), detail
 
 
-def _exit_status(command: Sequence[str], log: IO[str], timeout: float) -> int:
+def _exit_status(
+    command: Sequence[str], log: IO[str], timeout: float, environment: Mapping[str, str]
+) -> int:
     """How a command ends; what it has started ends with it, and disturbs no later step."""
     with subprocess.Popen(
         command,
         stdout=log,
         stderr=subprocess.STDOUT,
-        env=os.environ | {"PYTHONPATH": _python_path(), "OMP_NUM_THREADS": "2"},
+        env=environment,
         start_new_session=True,
     ) as process:
         try:

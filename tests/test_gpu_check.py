@@ -206,9 +206,9 @@ def test_a_paced_step_is_told_how_long_it_may_begin_something(tmp_path: Path) ->
     run = Run(tmp_path, budget=1000)
     program = "import sys; print(*sys.argv[1:])"
     plain = Step("plain", "", (sys.executable, "-c", program), 100)
-    run.together([plain, replace(plain, name="paced", paced=True)])
+    run.together([plain, *(replace(plain, name=f"{pace}", pace=pace) for pace in (50, 99))])
     told = [one.detail for one in run.outcomes]
-    assert told == ["", f"--seconds {gpu_check.AT_WORK * 100:.0f}"]
+    assert told == ["", "--seconds 50", f"--seconds {gpu_check.AT_WORK * 100:.0f}"]
 
 
 @pytest.mark.parametrize("writable", [True, False])

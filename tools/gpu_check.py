@@ -45,7 +45,10 @@ CHECKED = 0.4
 compiled for each kind of call would take all of it."""
 
 AT_WORK = 0.8
-"""Share of a paced step's time after which it begins nothing more: the last thing takes a while."""
+"""Share of a step's time after which it begins nothing more: the last thing takes a while."""
+
+GRACE = 2.0
+"""Times its share, after which a step that has a share of the time is taken to hang."""
 
 OURS = ("cupy-", "numba-cuda", "triton")
 """Beginnings of the names of backends with kernels of our own: they come first, and the sanitizer
@@ -64,8 +67,8 @@ class Step:
     command: tuple[str, ...]
     timeout: float
     """Seconds."""
-    paced: bool = False
-    """Whether it is told for how long it may begin something more."""
+    pace: float = 0.0
+    """Seconds after which it is told to begin nothing more; 0: it is told nothing."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ class Run:
         timeout = min(step.timeout, self.left)
         if self.left < 1:
             return "not run", "the budget is spent"
-        pace = ("--seconds", f"{AT_WORK * timeout:.0f}") if step.paced else ()
+        seconds = min(step.pace, AT_WORK * timeout)
+        pace = ("--seconds", f"{seconds:.0f}") if step.pace else ()
         log = self.out / "logs" / f"{step.name}{'-' * bool(step.backend)}{step.backend}.txt"
         with log.open("w", encoding="utf-8") as file:
             try:
@@ -179,11 +183,16 @@ def devices() -> int:
 
 
 def step(
-    name: str, backend: str, out: Path, timeout: float, *before: str, paced: bool = False
+    name: str, backend: str, out: Path, timeout: float, *before: str, pace: float = 0.0
 ) -> Step:
     """A step of `gpu_steps.py`, behind the command of a tool that watches it."""
     arguments = (name, "--out", str(out), *(("--backend", backend) if backend else ()))
-    return Step(name, backend, (*before, *STEPS, *arguments), timeout, paced)
+    return Step(name, backend, (*before, *STEPS, *arguments), timeout, pace)
+
+
+def sharing(name: str, backend: str, out: Path, share: float) -> Step:
+    """A step that is to use a share of the time, in seconds."""
+    return step(name, backend, out, GRACE * share, pace=AT_WORK * share)
 
 
 def check(run: Run, backends: Sequence[str]) -> None:
@@ -192,12 +201,10 @@ def check(run: Run, backends: Sequence[str]) -> None:
     run.kept = TIMED * run.left
     run.together([step("ceilings", "", run.out, 60)])
     longest = CHECKED * run.left
-    run.together(
-        (step("conformance", name, run.out, longest, paced=True) for name in backends), several
-    )
+    run.together((sharing("conformance", name, run.out, longest) for name in backends), several)
     run.together(
         (
-            step(kind, name, run.out, 60, paced=kind != "graph")
+            sharing(kind, name, run.out, 30)
             for kind in ("nan-allocations", "side-stream", "graph")
             for name in backends
         ),
@@ -208,7 +215,7 @@ def check(run: Run, backends: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as inputs:
         for index, name in enumerate(backends):
             share = run.left / (len(backends) - index)
-            timing = step("times", name, run.out, share, paced=True)
+            timing = sharing("times", name, run.out, share)
             run.together([replace(timing, command=(*timing.command, "--inputs", inputs))])
 
 
@@ -221,7 +228,7 @@ def _sanitize(run: Run, backends: Sequence[str]) -> None:
             run.outcomes.append(outcome)
             continue
         watch = (sanitizer, "--tool", tool, "--error-exitcode", "1")
-        steps = (step("small-set", name, run.out, 60, *watch, paced=True) for name in backends)
+        steps = (step("small-set", name, run.out, 60, *watch, pace=30) for name in backends)
         named = [replace(one, name=tool) for one in steps]
         run.together(named, len(named) or 1)
 

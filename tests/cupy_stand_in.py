@@ -40,6 +40,9 @@ class Device:
 CAPABILITY = ["90"]
 """Of every device."""
 
+VERSION = ["14.0.1"]
+"""Of CuPy."""
+
 LOG: list[tuple[str, int]] = []
 """Each operation that launches a kernel, and the device that was current."""
 
@@ -80,6 +83,35 @@ class Ndarray:
         return self
 
 
+class ExternalStream:
+    """A stream of another library; a `with` statement makes it the current one."""
+
+    current: int | None = None
+
+    def __init__(self, stream: int, device: int) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        ExternalStream.current = self.stream
+
+    def __exit__(self, *_: object) -> None:
+        ExternalStream.current = None
+
+
+class Stream:
+    """As of CuPy 14."""
+
+    @staticmethod
+    def from_external(other: Any) -> ExternalStream:
+        version, stream = other.__cuda_stream__()
+        assert version == 0
+        return ExternalStream(stream, Device.current)
+
+
+def _deprecated(*_: object) -> None:
+    raise DeprecationWarning("ExternalStream")
+
+
 def _ran(operation: str) -> Any:
     return lambda *arguments, **options: Ndarray()._ran(operation)  # noqa: SLF001 - our own
 
@@ -90,11 +122,14 @@ def module() -> ModuleType:
     runtime = SimpleNamespace(
         driverGetVersion=lambda: 13000, getDeviceCount=lambda: 2, CUDARuntimeError=RuntimeError
     )
-    cupy.__version__ = "0"
+    cupy.__version__ = VERSION[0]
     cupy.ndarray = Ndarray
     cupy.cuda = ModuleType("cupy.cuda")
     cupy.cuda.Device = Device
     cupy.cuda.runtime = runtime
+    before_14 = VERSION[0] < "14"
+    cupy.cuda.Stream = type("Stream", (), {}) if before_14 else Stream
+    cupy.cuda.ExternalStream = ExternalStream if before_14 else _deprecated
     cupy.cuda.cublas = None
     cupy.ElementwiseKernel = lambda *arguments: _ran("where")
     for operation in ("asarray", "zeros", "ascontiguousarray"):

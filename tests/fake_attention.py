@@ -37,6 +37,16 @@ def later_by_the_last(L: int, S: int) -> torch.Tensor:
     return torch.full((L, S), -torch.inf).triu(S - L + 1)
 
 
+def can_load(tensor: torch.Tensor) -> bool:
+    """Whether rows lie where a kernel loads them: whole chunks of 16 bytes as they lie.
+
+    Others are filled up, and thereby copied, by the libraries themselves.
+    """
+    size = tensor.element_size()
+    places = (tensor.data_ptr(), *(size * step for step in tensor.stride()[:-1]))
+    return bool(tensor.shape[-1] * size % 16) or all(place % 16 == 0 for place in places)
+
+
 @dataclass
 class FlashAttn:
     """`flash_attn`, which notes the arguments of each call."""
@@ -64,7 +74,7 @@ class FlashAttn:
         assert k.shape == v.shape == (B, S, H, E), "one width for all"
         assert E <= 256
         assert all(x.dtype in (torch.float16, torch.bfloat16) for x in (q, k, v))
-        assert all(x.stride(-1) == 1 for x in (q, k, v))
+        assert all(x.stride(-1) == 1 and can_load(x) for x in (q, k, v))
         assert 0 <= dropout_p < 1
         assert softmax_scale is not None
         assert softmax_scale > 0, "it finds the largest score before it scales"
@@ -103,7 +113,7 @@ class Xformers:
         assert key.shape == (B, S, H, E)
         assert value.shape == (B, S, H, D)
         assert E % 8 == D % 8 == 0, "else it may find no kernel"
-        assert all(x.stride(-1) == 1 for x in (query, key, value))
+        assert all(x.stride(-1) == 1 and can_load(x) for x in (query, key, value))
         assert 0 <= p < 1
         assert scale is not None
         bias: torch.Tensor | None = None

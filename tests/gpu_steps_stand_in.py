@@ -12,6 +12,7 @@ parser.add_argument("step")
 parser.add_argument("--out", type=Path)
 parser.add_argument("--backend", default="")
 parser.add_argument("--seconds", type=float)
+parser.add_argument("--inputs")
 options = parser.parse_args()
 
 plan = json.loads((options.out / "plan.json").read_text())

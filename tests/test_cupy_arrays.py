@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,6 +61,29 @@ def test_bfloat16_needs_a_gpu_that_rounds_to_it(
         assert "capability 7.5" in found.lacks["bfloat16"]
 
 
+@pytest.mark.parametrize("backend", ["cupy_matmul:backend", "cupy_fused:backend"])
+@pytest.mark.parametrize(
+    ("version", "helped", "why"),
+    [("13.6.0", True, "CuPy 13.6.0 has none"), ("14.0.1", False, "ml_dtypes, which is not")],
+)
+def test_bfloat16_needs_a_cupy_that_has_it(
+    backend: str,
+    version: str,
+    helped: bool,
+    why: str,
+    install: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cupy_stand_in, "VERSION", [version])
+    install("90")
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: find(name) if helped else None)
+    module, _, function = backend.partition(":")
+    found = getattr(importlib.import_module(f"fullattention.backends.{module}"), function)("cuda")
+    assert why in found.lacks["bfloat16"]
+    assert "bfloat16" not in found.precision
+
+
 @pytest.mark.parametrize(("strides", "address"), [((33, 5, 8, 4), 256), ((32, 16, 8, 4), 258)])
 def test_cublas_gets_no_array_whose_elements_it_cannot_load(
     strides: tuple[int, ...], address: int, install: Callable[[str], None]
@@ -68,3 +93,25 @@ def test_cublas_gets_no_array_whose_elements_it_cannot_load(
     right, wrong = Ndarray(strides=(32, 16, 8, 4)), Ndarray(strides=strides, address=address)
     with pytest.raises(UnsupportedError, match=r"v lies at .* multiples of its element's 4"):
         attend(right, right, wrong)
+
+
+@pytest.mark.parametrize("version", ["13.6.0", "14.0.1"])
+@pytest.mark.parametrize("stream", [0, 7])
+def test_kernels_for_torch_run_on_its_stream_of_the_tensors_device(
+    version: str, stream: int, install: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(cupy_stand_in, "VERSION", [version])
+    install("90")
+    fused: Any = importlib.import_module("fullattention.backends.cupy_fused")
+    ran: list[tuple[int | None, int]] = []
+    monkeypatch.setattr(
+        fused,
+        "_launch",
+        lambda launch, call: ran.append((cupy_stand_in.ExternalStream.current, Device.current)),
+    )
+    current = SimpleNamespace(cuda_stream=stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    fused.TorchRuntime().launch(None, None, SimpleNamespace(get_device=lambda: 1))
+    assert ran == [(stream, 1)]
+    assert (cupy_stand_in.ExternalStream.current, Device.current) == (None, 0)

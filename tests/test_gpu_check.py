@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from fullattention.bench.graph import Graph
 from fullattention.bench.workloads import CATALOGUE
 from fullattention.conformance.subject import load_subject
+from tests.living import living
 from tools import gpu_check, gpu_steps
 from tools.gpu_check import NO_DEVICE, NOT_RUN, Outcome, Run, Step, table
 
@@ -36,6 +38,7 @@ def test_without_a_device_it_ends_with_a_table_and_exit_status_3(tmp_path: Path)
     for name in ("torch-sdpa", "cupy-matmul", "numpy-matmul"):
         assert any(name in line for line in lines)
     assert json.loads((tmp_path / "backends.json").read_text())["torch-sdpa"]
+    assert json.loads((tmp_path / "environment.json").read_text())["libraries"]["numpy"]
     assert [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
 
 
@@ -108,7 +111,16 @@ def test_one_step_that_fails_makes_the_whole_wrong(
 ) -> None:
     status, steps = run_all(tmp_path, monkeypatch, **{step: 1})
     assert status == gpu_check.WRONG
-    assert (len(steps) == 1) == (step == "backends")  # the others go on
+    assert steps[-1][:2] == ["times", COMPILING]  # the others go on
+
+
+def test_without_a_list_of_backends_nothing_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_check, "STEPS", (sys.executable, "-c", "raise SystemExit(1)"))
+    monkeypatch.setattr(gpu_check, "devices", lambda: 1)
+    assert gpu_check.main(["--out", str(tmp_path)]) == gpu_check.WRONG
+    assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_step_that_cannot_be_tried_is_not_wrong(
@@ -124,7 +136,7 @@ def test_without_a_device_only_what_looks_for_backends_can_be_wrong(
 ) -> None:
     status, steps = run_all(tmp_path, monkeypatch, devices=0, backends=crashed)
     assert status == wanted
-    assert len(steps) == 1
+    assert {name for name, _, _ in steps} == {"backends"}
 
 
 def test_proofs_leave_the_share_of_the_timing_alone(tmp_path: Path) -> None:
@@ -139,7 +151,7 @@ def test_proofs_leave_the_share_of_the_timing_alone(tmp_path: Path) -> None:
 
 def steps_of(**programs: str) -> list[Step]:
     return [
-        Step(name, "", (sys.executable, "-c", program), 0.5 if name == "hangs" else 30)
+        Step(name, "", (sys.executable, "-c", program), 2 if name == "hangs" else 30)
         for name, program in programs.items()
     ]
 
@@ -168,6 +180,50 @@ def test_steps_go_on_after_one_that_fails_hangs_or_crashes(tmp_path: Path) -> No
     assert all(one.step in printed for one in run.outcomes)
 
 
+def test_what_a_step_has_started_ends_with_it(tmp_path: Path) -> None:
+    """A sanitizer that is ended would leave the process that it watches."""
+    program = "import subprocess, sys, time; subprocess.Popen({}); time.sleep({})"
+    child = repr([sys.executable, "-c", f"import time; {str(tmp_path)!r}; time.sleep(60)"])
+    environment = {"FULLATTENTION_MARK": str(tmp_path)}
+    run = Run(tmp_path, budget=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*environment.popitem())
+        run.together(steps_of(hangs=program.format(child, 60), works=program.format(child, 0)))
+    assert [one.status for one in run.outcomes] == ["timed out", "ok"]
+    assert living(tmp_path) == []
+
+
+def test_a_step_that_is_ended_tells_how_far_it_came(tmp_path: Path) -> None:
+    run = Run(tmp_path, budget=60)
+    (outcome,) = run.together(
+        steps_of(hangs="import time; print('half', flush=True); time.sleep(60)")
+    )
+    assert outcome.status == "timed out"
+    assert outcome.detail.endswith(": half")
+
+
+def test_a_paced_step_is_told_how_long_it_may_begin_something(tmp_path: Path) -> None:
+    run = Run(tmp_path, budget=1000)
+    program = "import sys; print(*sys.argv[1:])"
+    plain = Step("plain", "", (sys.executable, "-c", program), 100)
+    run.together([plain, *(replace(plain, name=f"{pace}", pace=pace) for pace in (50, 99))])
+    told = [one.detail for one in run.outcomes]
+    assert told == ["", "--seconds 50", f"--seconds {gpu_check.AT_WORK * 100:.0f}"]
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_libraries_find_a_place_for_what_they_compile(
+    writable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    if writable:
+        home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    run = Run(tmp_path / "out", budget=60)
+    (outcome,) = run.together(steps_of(works="import os; print(os.environ['HOME'])"))
+    assert outcome.detail == str(home if writable else tmp_path / "out")
+
+
 def test_a_spent_budget_leaves_the_rest_undone(tmp_path: Path) -> None:
     run = Run(tmp_path, budget=0)
     (outcome,) = run.together(steps_of(works="print('fine')"))
@@ -175,12 +231,14 @@ def test_a_spent_budget_leaves_the_rest_undone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch-einsum", "numpy-matmul"])
-def test_every_mode_is_timed_or_says_why_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_mode_is_timed_or_says_why_not(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gpu_steps, "DEVICE", "cpu")
     known = {"copy_bytes_per_second": 1e9, "matmul_float32_operations_per_second": 1e9}
     subject = load_subject(name)
     records: dict[str, dict[str, Any]] = {
-        mode: gpu_steps._timed(subject, CATALOGUE["toy"], mode, known)  # noqa: SLF001
+        mode: gpu_steps._timed(subject, CATALOGUE["toy"], mode, known, tmp_path)  # noqa: SLF001
         for mode in ("forward", "weights", "causal", "padding", "training")
     }
     for mode, record in records.items():
@@ -196,11 +254,11 @@ def test_every_mode_is_timed_or_says_why_not(name: str, monkeypatch: pytest.Monk
     assert records["forward"]["floor_seconds"] == pytest.approx(18432e-9)
 
 
-def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_steps, "DEVICE", "cpu")
     monkeypatch.setattr(gpu_steps, "_error", lambda *arguments: float("nan"))
     record = gpu_steps._timed(  # noqa: SLF001
-        load_subject("numpy-matmul"), CATALOGUE["toy"], "forward", {}
+        load_subject("numpy-matmul"), CATALOGUE["toy"], "forward", {}, tmp_path
     )
     assert record["status"] == "wrong"
     json.dumps(record, allow_nan=False)

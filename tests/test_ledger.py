@@ -17,8 +17,9 @@ from fullattention.conformance.ledger import (
     is_conformant,
     read_exceptions,
     requirements,
+    unobserved,
 )
-from fullattention.conformance.subject import load_subject
+from fullattention.conformance.subject import declaration_of, from_backend, load_subject
 from fullattention.records import Result, Status
 
 
@@ -68,6 +69,24 @@ def test_a_requirement_is_as_good_as_its_worst_result(
     assert one.status == expected
     assert one.reason == f"why {expected}"
     assert one.checks == sum(status in EXECUTED for status in statuses)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "told"),
+    [
+        (("passed", "unsupported"), True),
+        (("passed", "deviates"), False),
+        (("passed", "not run"), False),  # it might have been observed there
+        (("unsupported",), False),
+    ],
+)
+def test_a_deviation_is_missed_where_all_that_might_show_it_was_tried(
+    statuses: tuple[Status, ...], told: bool
+) -> None:
+    backend = dataclasses.replace(load("numpy-matmul"), deviates={"M5": "why"})
+    declaration = declaration_of(from_backend(backend))
+    found = unobserved(declaration, [result(status) for status in statuses])
+    assert bool(found) == told
 
 
 def test_nothing_compared_is_not_conformant() -> None:

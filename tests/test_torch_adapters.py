@@ -61,6 +61,10 @@ def test_xformers_is_conformant_where_its_function_keeps_its_word(
     assert len(xformers.calls) > 100
 
 
+def test_flash_attn_declares_that_it_sums_gradients_in_any_order() -> None:
+    assert "deterministic_gradient" in FLASH.lacks
+
+
 def test_flash_attn_gets_our_layout_scale_and_causal(flash_attn: FlashAttn) -> None:
     called(FLASH, scale=0.3)
     called(FLASH, scale=-0.3, mask_flag=False)
@@ -97,6 +101,17 @@ def test_flash_attn_refuses_what_its_function_cannot(
     with pytest.raises(UnsupportedError, match=words):
         called(FLASH, **needs)
     assert not flash_attn.calls
+
+
+@pytest.mark.parametrize("width", [8, 11])
+@pytest.mark.parametrize("backend", [FLASH, XFORMERS])
+def test_their_kernels_get_rows_that_they_can_load(
+    backend: Backend, width: int, flash_attn: FlashAttn, xformers: Xformers
+) -> None:
+    """Else their stand-ins raise."""
+    x = torch.ones(2 * 3 * 4 * width + 1, dtype=torch.float16)[1:].view((2, 3, 4, width))
+    FullAttention(False, attention_dropout=0.0, backend=backend)(x, x, x, None)
+    assert len(flash_attn.calls) + len(xformers.calls) == 1
 
 
 @pytest.mark.usefixtures("flash_attn", "xformers")

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 HERE = Path(__file__).resolve().parent
 STEPS = (sys.executable, str(HERE / "gpu_steps.py"))
@@ -37,8 +40,15 @@ BUDGET = 460.0
 TIMED = 0.5
 """Share of the budget that nothing but `times` may use."""
 
+CHECKED = 0.4
+"""Share of what is left to the proofs that one backend's conformance may take: kernels that are
+compiled for each kind of call would take all of it."""
+
 AT_WORK = 0.8
-"""Share of a backend's time after which it begins no workload more: the last one takes a while."""
+"""Share of a step's time after which it begins nothing more: the last thing takes a while."""
+
+GRACE = 2.0
+"""Times its share, after which a step that has a share of the time is taken to hang."""
 
 OURS = ("cupy-", "numba-cuda", "triton")
 """Beginnings of the names of backends with kernels of our own: they come first, and the sanitizer
@@ -57,6 +67,8 @@ class Step:
     command: tuple[str, ...]
     timeout: float
     """Seconds."""
+    pace: float = 0.0
+    """Seconds after which it is told to begin nothing more; 0: it is told nothing."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +94,10 @@ class Run:
         self.end = time.monotonic() + budget
         self.outcomes: list[Outcome] = []
         (out / "logs").mkdir(parents=True, exist_ok=True)
+        self.environment = os.environ | {"PYTHONPATH": _python_path(), "OMP_NUM_THREADS": "2"}
+        if not os.access(os.environ.get("HOME", ""), os.W_OK):
+            # Where Numba, CuPy and Triton keep what they have compiled, and fail if they cannot.
+            self.environment["HOME"] = str(out)
 
     @property
     def left(self) -> float:
@@ -110,25 +126,38 @@ class Run:
         timeout = min(step.timeout, self.left)
         if self.left < 1:
             return "not run", "the budget is spent"
+        seconds = min(step.pace, AT_WORK * timeout)
+        pace = ("--seconds", f"{seconds:.0f}") if step.pace else ()
         log = self.out / "logs" / f"{step.name}{'-' * bool(step.backend)}{step.backend}.txt"
         with log.open("w", encoding="utf-8") as file:
             try:
-                code = subprocess.run(
-                    step.command,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    timeout=timeout,
-                    check=False,
-                    env=os.environ | {"PYTHONPATH": _python_path(), "OMP_NUM_THREADS": "2"},
-                ).returncode
+                code = _exit_status((*step.command, *pace), file, timeout, self.environment)
             except subprocess.TimeoutExpired:
-                return "timed out", f"after {timeout:.0f} s"
+                return "timed out", f"after {timeout:.0f} s: {_last_line(log)}"
             except OSError as error:
                 return "failed", str(error)
         detail = _last_line(log)
         if code < 0:
             return "failed", f"signal {-code}: {detail}"
         return {0: "ok", NOT_RUN: "not run"}.get(code, "failed"), detail
+
+
+def _exit_status(
+    command: Sequence[str], log: IO[str], timeout: float, environment: Mapping[str, str]
+) -> int:
+    """How a command ends; what it has started ends with it, and disturbs no later step."""
+    with subprocess.Popen(
+        command,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(timeout)
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _python_path() -> str:
@@ -153,10 +182,17 @@ def devices() -> int:
     return count.value
 
 
-def step(name: str, backend: str, out: Path, timeout: float, *before: str) -> Step:
+def step(
+    name: str, backend: str, out: Path, timeout: float, *before: str, pace: float = 0.0
+) -> Step:
     """A step of `gpu_steps.py`, behind the command of a tool that watches it."""
     arguments = (name, "--out", str(out), *(("--backend", backend) if backend else ()))
-    return Step(name, backend, (*before, *STEPS, *arguments), timeout)
+    return Step(name, backend, (*before, *STEPS, *arguments), timeout, pace)
+
+
+def sharing(name: str, backend: str, out: Path, share: float) -> Step:
+    """A step that is to use a share of the time, in seconds."""
+    return step(name, backend, out, GRACE * share, pace=AT_WORK * share)
 
 
 def check(run: Run, backends: Sequence[str]) -> None:
@@ -164,10 +200,11 @@ def check(run: Run, backends: Sequence[str]) -> None:
     several = max(1, (os.cpu_count() or 2) // 2)
     run.kept = TIMED * run.left
     run.together([step("ceilings", "", run.out, 60)])
-    run.together((step("conformance", name, run.out, 200) for name in backends), several)
+    longest = CHECKED * run.left
+    run.together((sharing("conformance", name, run.out, longest) for name in backends), several)
     run.together(
         (
-            step(kind, name, run.out, 60)
+            sharing(kind, name, run.out, 30)
             for kind in ("nan-allocations", "side-stream", "graph")
             for name in backends
         ),
@@ -175,11 +212,11 @@ def check(run: Run, backends: Sequence[str]) -> None:
     )
     _sanitize(run, [name for name in backends if name.startswith(OURS)])
     run.kept = 0.0
-    for index, name in enumerate(backends):
-        share = run.left / (len(backends) - index)
-        timing = step("times", name, run.out, share)
-        seconds = ("--seconds", f"{max(0.0, AT_WORK * share):.0f}")
-        run.together([replace(timing, command=(*timing.command, *seconds))])
+    with tempfile.TemporaryDirectory() as inputs:
+        for index, name in enumerate(backends):
+            share = run.left / (len(backends) - index)
+            timing = sharing("times", name, run.out, share)
+            run.together([replace(timing, command=(*timing.command, "--inputs", inputs))])
 
 
 def _sanitize(run: Run, backends: Sequence[str]) -> None:
@@ -191,8 +228,8 @@ def _sanitize(run: Run, backends: Sequence[str]) -> None:
             run.outcomes.append(outcome)
             continue
         watch = (sanitizer, "--tool", tool, "--error-exitcode", "1")
-        steps = (step("small-set", name, run.out, 60, *watch) for name in backends)
-        named = [Step(tool, one.backend, one.command, one.timeout) for one in steps]
+        steps = (step("small-set", name, run.out, 60, *watch, pace=30) for name in backends)
+        named = [replace(one, name=tool) for one in steps]
         run.together(named, len(named) or 1)
 
 
@@ -221,20 +258,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=BUDGET, metavar="S", help="seconds")
     options = parser.parse_args(arguments)
     run = Run(options.out.resolve(), options.budget)
-    (found,) = run.together([step("backends", "", run.out, 120)])
     count = devices()
-    if found.status == "ok":
-        listed = json.loads((run.out / "backends.json").read_text("utf-8"))
-        for name, one in listed.items():
-            reason = one["reason"] if count else f"no CUDA device; {one['reason']}"
-            if reason:
-                run.outcomes.append(Outcome("load", name, "not run", reason, 0.0))
-        if count:
-            check(run, in_order(listed))
+    listed = listing(run)
+    for name, one in listed.items():
+        reason = one["reason"] if count else f"no CUDA device; {one['reason']}"
+        if reason:
+            run.outcomes.append(Outcome("load", name, "not run", reason, 0.0))
+    if count and listed:
+        check(run, in_order(listed))
     print(f"\n{table(run)}")
-    if found.status != "ok" or any(one.status in ("failed", "timed out") for one in run.outcomes):
+    if not listed or any(one.status in ("failed", "timed out") for one in run.outcomes):
         return WRONG
     return RIGHT if count else NO_DEVICE
+
+
+def listing(run: Run) -> dict[str, Any]:
+    """Every backend, and why it cannot run; what ends the process that loads it costs itself."""
+    path = run.out / "backends.json"
+    path.unlink(missing_ok=True)
+    listed: dict[str, Any] = {}
+    while True:
+        (outcome,) = run.together([step("backends", "", run.out, 120)])
+        known = len(listed)
+        if path.exists():
+            listed = json.loads(path.read_text("utf-8"))
+        if outcome.status == "ok" or len(listed) == known:
+            return listed
 
 
 def in_order(listed: Mapping[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,19 @@ def require_device(backend: str, device: str) -> None:
         raise UnavailableError(
             backend, f"no CUDA device {device!r}: CuPy sees {count}, numbered from 0"
         )
+
+
+BFLOAT16_IN = 14
+"""The first CuPy that has it."""
+
+
+def unknown_dtypes() -> dict[str, str]:
+    """The dtypes of which CuPy makes no arrays here -> why."""
+    if int(cupy.__version__.partition(".")[0]) < BFLOAT16_IN:
+        return {"bfloat16": f"CuPy {cupy.__version__} has none: {BFLOAT16_IN} and later have"}
+    if importlib.util.find_spec("ml_dtypes") is None:
+        return {"bfloat16": "CuPy has it from ml_dtypes, which is not installed"}
+    return {}
 
 
 def missing_dtypes(device: str) -> dict[str, str]:

@@ -46,6 +46,25 @@ def _launch(launch: Launch, call: np.ndarray) -> None:
     kernel((launch.blocks,), (launch.threads,), (call,), shared_mem=launch.shared)
 
 
+class _Handle:
+    """A CUDA stream of another library, by CUDA's protocol for streams."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol's version, and the stream."""
+        return 0, self.stream
+
+
+@functools.cache
+def _external(stream: int, device: int) -> Any:
+    """A stream of another library as CuPy's; the device is the current one."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Handle(stream))
+    return cupy.cuda.ExternalStream(stream, device)  # before CuPy 14, which deprecates it
+
+
 class CuPyRuntime:
     """CuPy's arrays, on CuPy's current stream."""
 
@@ -94,7 +113,7 @@ class TorchRuntime:
 
         device = like.get_device()
         stream = torch.cuda.current_stream(device).cuda_stream
-        with cupy.cuda.Device(device), cupy.cuda.ExternalStream(stream, device):
+        with cupy.cuda.Device(device), _external(stream, device):
             _launch(launch, call)
 
 
@@ -108,7 +127,11 @@ def backend(device: str) -> Backend:
         cupy_arrays.ARRAYS,
         device=device,
         version=cupy.__version__,
-        lacks={**DECLARED[name].lacks, **cupy_arrays.missing_dtypes(device)},
+        lacks={
+            **DECLARED[name].lacks,
+            **cupy_arrays.missing_dtypes(device),
+            **cupy_arrays.unknown_dtypes(),
+        },
     )
 
 

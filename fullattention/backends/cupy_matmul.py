@@ -283,7 +283,8 @@ def backend(device: str) -> Backend:
         with q.device:
             return attend(q, k, v, **options)
 
-    declared, missing = DECLARED[NAME], cupy_arrays.missing_dtypes(device)
+    declared = DECLARED[NAME]
+    missing = {**cupy_arrays.missing_dtypes(device), **cupy_arrays.unknown_dtypes()}
     return Backend(
         name=NAME,
         version=cupy.__version__,

@@ -8,8 +8,9 @@ from fullattention.backends import torch_arrays
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import flash
-from fullattention.backends.reasons import ONCE
+from fullattention.backends.reasons import ONCE, UNORDERED
 from fullattention.backends.torch_calls import (
+    aligned,
     by_positive_scale,
     fit,
     require_grid,
@@ -25,6 +26,7 @@ LACKS = {
     "mask": "flash_attn_func takes no mask array",
     "weights": "flash_attn_func returns them for testing only, and not those of this contract",
     "double_backward": ONCE,
+    "deterministic_gradient": UNORDERED,
     "float64": "its kernels take half types alone",
     "float32": "its kernels take half types alone",
 }
@@ -59,7 +61,7 @@ def attend(
         return torch_arrays.ARRAYS.zeros((B, L, H, D), v), None
     q, scale = by_positive_scale(q, scale)
     out = flash_attn_func(
-        *(fit(tensor, width) for tensor in (q, k, v)),
+        *(aligned(fit(tensor, width)) for tensor in (q, k, v)),
         dropout_p=dropout,
         softmax_scale=scale,
         causal=causal,

@@ -5,6 +5,9 @@ from __future__ import annotations
 ONCE = "its backward kernels have no derivative"
 """Why kernels that bring their own backward pass lack double_backward."""
 
+UNORDERED = "blocks of its backward kernels on CUDA add to one sum in any order"
+"""Why kernels for CUDA lack deterministic_gradient, unless torch is told to use others."""
+
 NARROW_SCORES = "scores are stored in the input's dtype"
 """Why a backend lacks wide_scores."""
 

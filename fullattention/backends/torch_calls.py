@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from types import ModuleType
 
 import torch
@@ -56,6 +57,32 @@ def needs_gradient(*tensors: torch.Tensor) -> bool:
             if tensor.requires_grad:
                 return True
     return False
+
+
+ALIGNMENT = 8
+"""Elements to whose multiple kernels want widths filled up."""
+
+
+def filled(width: int) -> int:
+    """The next width that is a multiple of `ALIGNMENT`."""
+    return -(-width // ALIGNMENT) * ALIGNMENT
+
+
+CHUNK = 16
+"""Bytes that kernels for CUDA load at once."""
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose rows can be loaded by chunks, if they are whole chunks; a copy if need be.
+
+    Kernels for CUDA check no address, and one that is off ends the process's use of the device.
+    """
+    if torch.compiler.is_compiling() or tensor.shape[-1] * tensor.element_size() % CHUNK:
+        return tensor
+    places = tensor.data_ptr()
+    if not tensor.is_contiguous():
+        places = math.gcd(places, *(step * tensor.element_size() for step in tensor.stride()[:-1]))
+    return tensor.clone(memory_format=torch.contiguous_format) if places % CHUNK else tensor
 
 
 def fit(tensor: torch.Tensor, width: int) -> torch.Tensor:

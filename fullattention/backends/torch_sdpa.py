@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +17,18 @@ from fullattention.backends import torch_arrays
 from fullattention.backends.errors import UnavailableError, UnsupportedError
 from fullattention.backends.interface import Array, Attend, Backend
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
-from fullattention.backends.reasons import CLEAN, leak
+from fullattention.backends.reasons import CLEAN, UNORDERED, leak
 from fullattention.backends.shared_lock import SharedLock
-from fullattention.backends.torch_calls import fit
+from fullattention.backends.torch_calls import aligned, filled, fit, require_grid
 
 ONCE = "torch's fused backward kernels have no derivative"
 NO_WEIGHTS = "scaled_dot_product_attention does not return weights"
+
+TOO_MANY = re.compile("invalid configuration argument|batch size exceeds")
+"""What torch says where a CUDA grid has no room for a call's batch or heads."""
+
+NO_CAUSES = ("because:", "because", "has been runtime disabled.")
+"""Ends of what torch warns of while it refuses a call, besides why the kernel asked for does."""
 
 CHOICE = SharedLock()
 """Shared by calls that leave the choice to torch, held alone by those that force a kernel: which
@@ -47,12 +54,19 @@ def attend(
             q.transpose(1, 2),
             k.transpose(1, 2),
             v.transpose(1, 2),
-            attn_mask=None if hidden is None else ~hidden,
+            attn_mask=None if hidden is None else _shown(hidden, k.shape[1]),
             dropout_p=dropout,
             is_causal=causal,
             scale=scale,
         )
     return out.transpose(1, 2), None
+
+
+def _shown(hidden: Array, S: int) -> Array:
+    """The mask as torch has it: True shows. CUDA's kernels want its rows dense in memory."""
+    if hidden.shape[-1] != S:
+        hidden = hidden.expand(*hidden.shape[:-1], S).contiguous()
+    return ~hidden
 
 
 def _attend_alone(
@@ -86,26 +100,67 @@ def _forced(name: str, kernel: str) -> Attend:
 
 
 def _reason(call: Callable[[], object], error: RuntimeError) -> str:
-    """What torch warns about while it refuses a call; its error where it warns of nothing."""
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("always")
-        with contextlib.suppress(RuntimeError):
-            call()
+    """What torch warns about while it refuses a call; its error where it warns of nothing.
+
+    It tells of every kernel why it is not used, also of those that were not asked for.
+    """
+    once = not torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always")
+            with contextlib.suppress(RuntimeError):
+                call()
+    finally:
+        torch.set_warn_always(not once)
     texts = [str(note.message).split(" (Triggered")[0].strip() for note in notes]
-    causes = [text for text in texts if not text.endswith(("because:", "because"))]
+    causes = [text for text in texts if not text.endswith(NO_CAUSES)]
     return "torch: " + (causes or [str(error).splitlines()[0]])[0]
 
 
-def _attend_one_width(
-    attend_equal: Attend, q: Array, k: Array, v: Array, **options: Any
+def _same(E: int, D: int) -> tuple[int, int]:
+    return (width := max(E, D)), width
+
+
+def _same_filled(E: int, D: int) -> tuple[int, int]:
+    return (width := filled(max(E, D))), width
+
+
+def _each_filled(E: int, D: int) -> tuple[int, int]:
+    return filled(E), filled(D)
+
+
+def _attend_fit(
+    attend_fitting: Attend,
+    widths: Callable[[int, int], tuple[int, int]],
+    q: Array,
+    k: Array,
+    v: Array,
+    **options: Any,
 ) -> tuple[Array, Array | None]:
-    """Serve D != E and unusual innermost strides by a kernel that takes neither.
+    """Serve any E and D, and unusual innermost strides, by a kernel that takes certain `widths`.
 
     A call that the kernel takes as it is pays nothing.
     """
-    width = max(q.shape[-1], v.shape[-1])
-    out, _ = attend_equal(*(fit(tensor, width) for tensor in (q, k, v)), **options)
-    return out[..., : v.shape[-1]], None
+    D = v.shape[-1]
+    E, wide = widths(q.shape[-1], D)
+    out, _ = attend_fitting(fit(q, E), fit(k, E), fit(v, wide), **options)
+    return out[..., :D], None
+
+
+def _attend_on_cuda(
+    name: str, attend_anyhow: Attend, q: Array, k: Array, v: Array, **options: Any
+) -> tuple[Array, Array | None]:
+    """Attend by fused kernels, which have batch and heads along two axes of their grid.
+
+    Which of them cut a batch that is too large into pieces depends on torch's version.
+    """
+    try:
+        return attend_anyhow(aligned(q), aligned(k), aligned(v), **options)
+    except RuntimeError as error:
+        if TOO_MANY.search(str(error)):
+            require_grid(name, q.shape[0], q.shape[2])
+        raise
 
 
 def _refusals(attend: Attend, device: str) -> dict[str, str]:
@@ -156,6 +211,9 @@ def _backend(
     fused: bool = True,
 ) -> Backend:
     torch_arrays.require_device(name, device)
+    on_cuda = torch.device(device).type == "cuda"
+    if fused and on_cuda:
+        attend = functools.partial(_attend_on_cuda, name, attend)
     refusals = _refusals(attend, device)
     taken = [dtype for dtype in DTYPES if dtype not in refusals]
     if not taken:
@@ -169,7 +227,12 @@ def _backend(
         seed=torch_arrays.seed,
         precision={dtype: precision(dtype) for dtype in taken},
         masked_rows="zero",
-        lacks={"weights": NO_WEIGHTS, **({"double_backward": ONCE} if fused else {}), **refusals},
+        lacks={
+            "weights": NO_WEIGHTS,
+            **({"double_backward": ONCE} if fused else {}),
+            **({"deterministic_gradient": UNORDERED} if fused and on_cuda else {}),
+            **refusals,
+        },
         deviates={} if "mask" in refusals else {"N4": leak("torch"), "G3": CLEAN},
     )
 
@@ -188,18 +251,20 @@ def math(device: str) -> Backend:
 def flash_attention(device: str) -> Backend:
     """The flash kernel of the device."""
     name = "torch-sdpa-flash"
-    forced = _forced(name, "FLASH_ATTENTION")
-    kernel = functools.partial(_attend_one_width, forced)
+    widths = _same_filled if torch.device(device).type == "cuda" else _same
+    kernel = functools.partial(_attend_fit, _forced(name, "FLASH_ATTENTION"), widths)
     return _backend(name, device, kernel, flash)
 
 
 def efficient(device: str) -> Backend:
     """The memory-efficient kernel."""
     name = "torch-sdpa-efficient"
-    return _backend(name, device, _forced(name, "EFFICIENT_ATTENTION"), flash)
+    kernel = functools.partial(_attend_fit, _forced(name, "EFFICIENT_ATTENTION"), _each_filled)
+    return _backend(name, device, kernel, flash)
 
 
 def cudnn(device: str) -> Backend:
     """CuDNN's kernel."""
     name = "torch-sdpa-cudnn"
-    return _backend(name, device, _forced(name, "CUDNN_ATTENTION"), flash)
+    kernel = functools.partial(_attend_fit, _forced(name, "CUDNN_ATTENTION"), _each_filled)
+    return _backend(name, device, kernel, flash)

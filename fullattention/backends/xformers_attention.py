@@ -9,16 +9,15 @@ from fullattention.backends.interface import Array, Backend
 from fullattention.backends.precision import flash
 from fullattention.backends.reasons import ONCE, leak
 from fullattention.backends.torch_calls import (
+    aligned,
     by_positive_scale,
+    filled,
     fit,
     require_grid,
     require_library,
 )
 
 NAME = "xformers"
-
-ALIGNMENT = 8
-"""Keys to whose multiple the rows of a bias must be spaced in memory, and widths be filled up."""
 
 LACKS = {
     "weights": "memory_efficient_attention does not return weights",
@@ -57,9 +56,9 @@ def attend(
     if hidden is not None:
         bias = _bias(hidden, q.dtype, S).expand(B, H, L, S)
     out = memory_efficient_attention(
-        fit(q, _filled(E)),
-        fit(k, _filled(E)),
-        fit(v, _filled(D)),
+        aligned(fit(q, filled(E))),
+        aligned(fit(k, filled(E))),
+        aligned(fit(v, filled(D))),
         attn_bias=bias,
         p=dropout,
         scale=scale,
@@ -67,13 +66,12 @@ def attend(
     return out[..., :D], None
 
 
-def _filled(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
 def _bias(hidden: torch.Tensor, dtype: torch.dtype, S: int) -> torch.Tensor:
-    """What is added to the scores (B or 1, H or 1, L or 1, S): -inf where a key is hidden."""
-    shape = (*hidden.shape[:3], _filled(S))
+    """What is added to the scores (B or 1, H or 1, L or 1, S): -inf where a key is hidden.
+
+    Its rows must be spaced like widths.
+    """
+    shape = (*hidden.shape[:3], filled(S))
     bias = torch.zeros(shape, dtype=dtype, device=hidden.device)[..., :S]
     return bias.masked_fill_(hidden, -torch.inf)
 

@@ -8,11 +8,12 @@ from collections import Counter
 import pytest
 
 from fullattention.backends.precision import DTYPES
+from fullattention.conformance import check
 from fullattention.conformance.catalogue import LEVELS, catalogue
 from fullattention.conformance.covering import covering
 from fullattention.conformance.subject import load_subject
 from fullattention.conformance.trial import run_check
-from tests.zoo.faulty.combined import COMBINED, Stepwise
+from tests.zoo.faulty.combined import COMBINED, LongPaddingLost, Stepwise
 from tests.zoo.specimen import Specimen
 
 
@@ -41,3 +42,9 @@ def test_what_is_wrong_in_two_traits_at_once_is_wrong_in_nothing_else(specimen: 
     for candidate in (specimen.candidate, Stepwise):
         results = [run_check(load_subject(candidate), one) for one in plain]
         assert {one.status for one in results} == {"passed"}, results
+
+
+def test_a_diagnosis_names_the_shape_of_the_mask_that_alone_is_misread() -> None:
+    verdict = check(LongPaddingLost, level="standard", dtypes=("float32",), only="C4: shape=2,6,")
+    assert not verdict.conformant
+    assert any("the mask is (B, 1, 1, S)" in line for line in verdict.diagnosis), verdict.diagnosis

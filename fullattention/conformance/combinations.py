@@ -24,7 +24,7 @@ LENGTHS = ((6, 9), (6, 264), (264, 9))
 FEATURES = ((11, 13), (72, 80), (40, 8))
 """E and D: more than a small kernel's, and each the larger one."""
 
-SCALES = (None, 0.7, 12.0)
+SCALES = (None, 0.7)
 
 
 def checks(dtype: str, primary: bool) -> Checks:

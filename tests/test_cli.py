@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 from fullattention.cli import main
-from fullattention.cli.outputs import require_writable
+from fullattention.cli.outputs import require_writable, write
 from fullattention.records import Verdict, read_one
 
 BACKEND = """
@@ -203,3 +205,21 @@ def test_backends_lists_every_name_with_capabilities_or_reasons(
 def test_workloads_lists_shapes_by_glob(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["workloads", "toy"]) == 0
     assert "8,6,6,2,8,8" in capsys.readouterr().out
+
+
+def test_a_verdict_is_printed_whatever_the_terminal_shows(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loud = "\n\ndef loud(q, k, v):\n    print('\\u2713')\n    return v\n"
+    Path(wrong).write_text(Path(wrong).read_text() + loud)
+    terminal = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(terminal, encoding="ascii"))
+    assert main(["check", f"{wrong}:loud", "--only", "C1: shape=2,5,7", "--dtype", "float32"]) == 1
+    sys.stdout.flush()
+    assert b"\\u2713" in terminal.getvalue()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
+def test_a_full_disk_is_an_error_that_names_the_option() -> None:
+    with pytest.raises(ValueError, match="--html is /dev/full: No space left on device"):
+        write("--html", Path("/dev/full"), "page")

@@ -55,7 +55,7 @@ CONVICTED_BY_ONE = {
     "P1": "AnyProbability",
     "P2": "dropout-repeats",
     "P3": "dropout-frozen",
-    "G1": "gradient-dropout-ignored",
+    "G1": "QueriesDecideGradient",
     "G2": "gradient-weights-ignored",
     "G3": "gradient-hidden-row-nan",
     "L1": "batches-over-65535",

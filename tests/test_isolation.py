@@ -168,6 +168,16 @@ def test_what_is_printed_is_kept_with_the_check_and_out_of_the_terminal(
     assert "hello" not in capfd.readouterr().out
 
 
+def test_what_is_printed_may_be_any_text_whatever_the_terminal_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    act = r"print('right \u2713'); print('\udcff', file=sys.stderr)"
+    result = only_result(written(tmp_path, act))
+    assert result.status == "passed", result.detail
+    assert "right \u2713" in result.output
+
+
 def test_the_next_check_runs_in_a_new_process_until_too_many_were_lost(tmp_path: Path) -> None:
     spec = written(tmp_path, "q.shape[1] == 5 and ctypes.string_at(0)")
     checks = [one for one in catalogue(("float32",), "standard") if one.requirement == "C4"]

@@ -55,6 +55,23 @@ MISSED_BY_QUICK = {
     "MemoryErrorHidden",
     "MemoryErrorMisread",
     "MemoryErrorElsewhere",
+    "CausalFeaturesLost",
+    "CausalStridesIgnored",
+    "MaskedColumnsLost",
+    "LongPaddingLost",
+    "LongKeyMaskLost",
+    "ScaleAtMostTen",
+    "InferenceRounds",
+    "Float64InPlace",
+    "GivenScaleInPlace",
+    "ValuesClearedInTraining",
+    "MaskInvertedWithWeights",
+    "OneKeyAliased",
+    "MaskedNotContiguous",
+    "HalfCausalKeepsAll",
+    "DropsByTileOf128",
+    "QueriesDropByTileOf128",
+    "WideKeysGradientDoubled",
 }
 """What only `standard` or `full` finds: a size or a mode that would make `quick` slow."""
 

@@ -65,6 +65,10 @@ def _zeros(shape: Shape, like: np.ndarray) -> np.ndarray:
     return np.zeros(shape, like.dtype)
 
 
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    return np.asanyarray(array, order="C")  # an array of a subclass too stays itself
+
+
 def _any_true(array: np.ndarray) -> bool:
     return bool(array.any())
 
@@ -79,6 +83,6 @@ ARRAYS = Arrays(
     synchronize=_synchronize,
     where=_where,
     zeros=_zeros,
-    contiguous=np.ascontiguousarray,
+    contiguous=_contiguous,
     any_true=_any_true,
 )

@@ -90,7 +90,8 @@ def _loaded(spec: str, device: str) -> Backend:
         if found.device != device:
             raise UnavailableError(spec, f"it runs on device {found.device!r} only, not {device!r}")
     elif isinstance(found, type) or not callable(found):
-        raise TypeError(f"{spec!r} is {found!r}: neither a Backend nor a function of a device")
+        kind = type(found).__qualname__
+        raise TypeError(f"{spec!r} is a {kind}: neither a Backend nor a function of a device")
     else:
         found = _build(spec, found, device)
     _origins[found] = spec, device

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fullattention.backends.precision import DTYPES
-from fullattention.cli.outputs import require_writable
+from fullattention.cli.outputs import require_writable, write
 from fullattention.records import Level, Verdict, as_json
 from fullattention.status import RIGHT, USAGE, WRONG
 
@@ -84,11 +84,12 @@ def _show(verdict: Verdict, options: argparse.Namespace) -> None:
         command += ["--dtype", dtype]
     blocks = verdict_blocks(verdict, TEXT, shlex.join(command))
     print(as_text(blocks), end="")
-    for path, content in (
-        (options.json, as_json(verdict, indent=2) + "\n"),
-        (options.markdown, as_markdown(blocks)),
-        (options.html, as_html(blocks, badge(verdict))),
-        (options.badge, badge(verdict)),
+    for name, content in (
+        ("json", as_json(verdict, indent=2) + "\n"),
+        ("markdown", as_markdown(blocks)),
+        ("html", as_html(blocks, badge(verdict))),
+        ("badge", badge(verdict)),
     ):
+        path = getattr(options, name)
         if path:
-            path.write_text(content, encoding="utf-8")
+            write(f"--{name}", path, content)

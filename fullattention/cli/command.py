@@ -21,6 +21,7 @@ from fullattention.cli import (
 )
 from fullattention.reports.visible import visible
 from fullattention.status import USAGE, status_of, terminable
+from fullattention.streams import take_any_text
 
 COMMANDS = (backends, check, verify, fuzz, pack, workloads, bench, report, choose, results)
 
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in COMMANDS:
         command.add(subparsers)
     options = parser.parse_args(arguments)
+    take_any_text()  # candidates print theirs, and files have any name
     try:
         with terminable():
             status: int = options.run(options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fullattention.backends.interface import Sizes
@@ -47,8 +49,14 @@ def parity(sizes: Sizes, dtype: str) -> Inputs:
     return np.zeros((B, L, H, E), kind), np.ones((B, S, H, E), kind), values
 
 
-def identity(sizes: Sizes, dtype: str, *, copies: int = 1) -> np.ndarray:
-    """V (B, S, H, copies * S) with which V holds the weights, `copies` times side by side."""
+def identity(
+    sizes: Sizes, dtype: str, *, copies: int = 1, keys: Sequence[int] | None = None
+) -> np.ndarray:
+    """V (B, S, H, copies * keys) with which V holds the weights of some keys, or of all.
+
+    They come `copies` times side by side.
+    """
     B, _, S, H, _, _ = sizes
-    columns = np.tile(np.eye(S), copies).astype(numpy_dtype(dtype))
-    return np.broadcast_to(columns[None, :, None, :], (B, S, H, copies * S))
+    held = np.arange(S) if keys is None else np.asarray(keys)
+    columns = np.tile(np.arange(S)[:, None] == held, copies).astype(numpy_dtype(dtype))
+    return np.broadcast_to(columns[None, :, None, :], (B, S, H, columns.shape[1]))

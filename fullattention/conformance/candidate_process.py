@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fullattention.streams import take_any_text
+
 PATIENCE = 0.2
 """Seconds after which it is looked whether a process that owes an answer still lives: children that
 it leaves hold its end of the connection open."""
@@ -116,6 +118,7 @@ def lead(sink: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for stream in (1, 2):
         os.dup2(sink, stream)
+    take_any_text("utf-8")  # a terminal's encoding, which the candidate is not asked for
 
 
 def flush() -> None:

@@ -108,7 +108,7 @@ def exact(case: Case) -> Exact:
     return exact_attention(q, k, v, hidden=hidden, scale=scale, masked_rows=case.masked_rows)
 
 
-@functools.lru_cache(maxsize=2048)  # more than the cases of the standard level
+@functools.lru_cache(maxsize=4096)  # more than the cases of the standard level
 def expected(case: Case, precision: Precision) -> Expected:
     """The oracle's results for a case and their bounds under a precision."""
     return expected_within(exact(case), precision)

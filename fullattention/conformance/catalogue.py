@@ -10,6 +10,7 @@ from fullattention.backends.precision import DTYPES
 from fullattention.conformance import (
     accuracy,
     arguments,
+    combinations,
     core,
     dropout,
     gradient,
@@ -38,6 +39,7 @@ SECTIONS = (
     limits,
     relations,
     arguments,
+    combinations,
     modes,
 )
 

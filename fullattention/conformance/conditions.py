@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -96,7 +97,13 @@ GENERAL = (
 
 def conditions(probes: Sequence[Probe]) -> list[Condition]:
     """The conditions that hold for some of the calls and not for others."""
-    found = [*_of_traits(probes), *_of_dtypes(probes), *GENERAL, *_of_sizes(probes)]
+    found = [
+        *_of_traits(probes),
+        *_of_dtypes(probes),
+        *GENERAL,
+        *_of_sizes(probes),
+        *_of_masks(probes),
+    ]
     return [c for c in found if 0 < sum(map(c.holds, probes)) < len(probes)]
 
 
@@ -116,6 +123,20 @@ def _of_sizes(probes: Sequence[Probe]) -> Iterator[Condition]:
     for axis in "SLEDHB":
         for size in sorted({getattr(p.case.shape, axis) for p in probes}):
             yield Condition(f"{axis} > {size}", _above(axis, size), slack=0.5)
+
+
+def _of_masks(probes: Sequence[Probe]) -> Iterator[Condition]:
+    for axes in dict.fromkeys(_axes(probe) for probe in probes if _given(probe)):
+        shape = ", ".join(axes)
+        yield Condition(f"the mask is ({shape})", functools.partial(_has_axes, axes))
+
+
+def _axes(probe: Probe) -> str:
+    return probe.case.mask.partition("/")[2]
+
+
+def _has_axes(axes: str, probe: Probe) -> bool:
+    return _given(probe) and _axes(probe) == axes
 
 
 def narrowest(wrong: Sequence[Probe], right: Sequence[Probe]) -> tuple[str, int]:

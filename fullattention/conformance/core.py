@@ -35,7 +35,7 @@ from fullattention.conformance.case import (
 )
 from fullattention.conformance.check import Check, Checks, Evidence, case_check
 from fullattention.conformance.data import numpy_dtype
-from fullattention.conformance.subject import Subject
+from fullattention.conformance.subject import Layer, Subject
 from fullattention.layer import resolve_scale
 
 CALLS = 40
@@ -108,10 +108,10 @@ def gather(subject: Subject, case: Case, *, axis: str, size: float = 1.0) -> Non
 
 
 def _form(base: Case) -> Checks:
-    yield case_check("C1", base, _contiguous, "contiguous", quick=True)
-    yield case_check("C1", base.but(shape=Sizes(3, 1, 4, 5, 8, 8)), _contiguous, "contiguous")
+    yield case_check("C1", base, contiguous, "contiguous", quick=True)
+    yield case_check("C1", base.but(shape=Sizes(3, 1, 4, 5, 8, 8)), contiguous, "contiguous")
     # What returns weights is often another kernel: it must stand many tiles, hidden ones too.
-    long = base.but(mask="band/LS", shape=Sizes(1, 150, 150, 2, 8, 8))
+    long = base.but(mask="band/LS", shape=Sizes(1, 300, 300, 2, 8, 8))
     for case in (*(base.but(mask=m) for m in (masks.OFF, "random/B1LS", "rows/B1LS")), long):
         case = case.but(weights=True)
         yield case_check("C2", case, quick=True)
@@ -131,10 +131,20 @@ def _form(base: Case) -> Checks:
         )
 
 
-def _contiguous(subject: Subject, case: Case) -> None:
-    out, _ = layer_for(subject, case)(*put(subject, case), None)
+def contiguous(subject: Subject, case: Case, *, p: float = 0.0) -> None:
+    """V lies in C order, in training where p, the dropout, is not 0.
+
+    Raises:
+        Failed: it does not.
+    """
+    out, _ = _trained(subject, case, p)(*put(subject, case), put_mask(subject, case))
     if subject.arrays.contiguous(out) is not out:
         raise Failed("V is not contiguous")
+
+
+def _trained(subject: Subject, case: Case, p: float) -> Layer:
+    """The layer that a case calls, in training if p is not 0."""
+    return layer_for(subject, case, dropout=p, training=p > 0)
 
 
 def _same_without_weights(subject: Subject, case: Case) -> float:
@@ -177,17 +187,17 @@ def _no_effect(subject: Subject, case: Case, name: str, value: Any) -> float:
 
 
 def _memory(base: Case) -> Checks:
-    yield case_check("C3", base, _inputs_unchanged, "inputs unchanged", quick=True)
+    yield case_check("C3", base, inputs_unchanged, "inputs unchanged", quick=True)
     masked = base.but(mask="random/B1LS")
-    yield case_check("C3", masked, _inputs_unchanged, "inputs unchanged", quick=True)
+    yield case_check("C3", masked, inputs_unchanged, "inputs unchanged", quick=True)
     for case in (base, masked):
         yield case_check("C3", case, _read_only, "read-only inputs", quick=True)
     square = base.but(shape=Sizes(2, 6, 6, 3, 8, 8))
     causal = square.but(mask=masks.CAUSAL)
     yield case_check("C3", causal, _one_array, "q, k, v the same array", quick=True)
     one_key = base.but(shape=Sizes(2, 1, 1, 3, 8, 8))
-    yield case_check("C3", one_key, _no_alias, "V shares no memory", quick=True)
-    yield case_check("C3", square, _no_alias, "V shares no memory")
+    yield case_check("C3", one_key, no_alias, "V shares no memory", quick=True)
+    yield case_check("C3", square, no_alias, "V shares no memory")
 
 
 def _layouts(base: Case, *, quick: bool) -> Checks:
@@ -204,12 +214,17 @@ def _layouts(base: Case, *, quick: bool) -> Checks:
         yield case_check("C4", base.but(layout=layout, shape=Sizes(2, 40, 40, 3, 8, 8)))
 
 
-def _inputs_unchanged(subject: Subject, case: Case) -> None:
+def inputs_unchanged(subject: Subject, case: Case, *, p: float = 0.0) -> None:
+    """Neither inputs nor mask are written to, in training where p, the dropout, is not 0.
+
+    Raises:
+        Failed: one is.
+    """
     arrays = put(subject, case)
     mask = put_mask(subject, case)
     held = getattr(mask, "mask", mask) if mask is not None else None
     before = [subject.arrays.take(array) for array in (*arrays, held) if array is not None]
-    layer_for(subject, case)(*arrays, mask)
+    _trained(subject, case, p)(*arrays, mask)
     after = [subject.arrays.take(array) for array in (*arrays, held) if array is not None]
     for name, old, new in zip(("queries", "keys", "values", "mask"), before, after, strict=False):
         if old.tobytes() != new.tobytes():
@@ -249,9 +264,14 @@ def _expected_for(
     )
 
 
-def _no_alias(subject: Subject, case: Case) -> None:
+def no_alias(subject: Subject, case: Case, *, p: float = 0.0) -> None:
+    """V stays as it is when the inputs are edited, in training where p, the dropout, is not 0.
+
+    Raises:
+        Failed: it does not.
+    """
     arrays = put(subject, case)
-    out, _ = layer_for(subject, case)(*arrays, None)
+    out, _ = _trained(subject, case, p)(*arrays, put_mask(subject, case))
     before = subject.arrays.take(out)
     for array in arrays:
         overwrite(array, 77.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -44,6 +45,17 @@ LONG = Sizes(4, 32, 64, 8, 8, 128)
 """The same with 65536 weights, for what shows in many only."""
 
 
+MANY_KEYS = Sizes(2, 32, 1000, 4, 8, 96)
+MANY_QUERIES = Sizes(2, 1000, 8, 4, 8, 16)
+"""Most of two of the largest usual tiles; D is twice the number of keys that are watched."""
+
+WATCHED = (0, 32, 64, 128, 256, 512)
+"""Of many keys the first eight of some tiles are watched, whatever the size of a tile."""
+
+P = 0.75
+"""Of returned weights: p and 1 - p differ, and 1 / (1 - p) is exact."""
+
+
 def checks(dtype: str, primary: bool) -> Checks:
     """The section's checks for one dtype."""
     base = Case(dtype=dtype, shape=SHAPE, data="uniform")
@@ -51,24 +63,35 @@ def checks(dtype: str, primary: bool) -> Checks:
     drops = functools.partial(case_check, quick=True, needs="dropout")
     # The first of all: no other check has given a seed yet.
     yield told("P2", base, _by_default, "p=0.1 by default, never seeded", needs="dropout arguments")
-    yield told("P1", base, eval_is_identity, "p=0.5 in eval")
+    masked = base.but(mask="random/BHLS")
+    square = base.but(mask=masks.CAUSAL, shape=Sizes(3, 24, 24, 5, 8, 48))
+    for case in (base, masked, square):
+        for returned in (False, True):
+            asked = case.but(weights=returned)
+            usual = primary or asked == base
+            yield told("P1", asked, eval_is_identity, "p=0.5 in eval", quick=usual)
+            yield told("P1", asked, _zero_is_identity, "p=0 in training", quick=primary)
+    scaled = base.but(scale=0.3)
+    yield told("P1", scaled, _zero_is_identity, "p=0 in training", quick=primary)
     yield drops("P2", base, functools.partial(statistics, p=0.5), "p=0.5")
+    for case in (masked, square, scaled):
+        yield drops("P2", case, functools.partial(statistics, p=0.3), "p=0.3", quick=primary)
     if not primary:
         return
     yield told("P1", base, _after_eval, "p=0.5 after eval()")
     yield drops("P1", base, _after_train, "p=0.5 after eval() and train()")
-    yield told("P1", base, _zero_is_identity, "p=0 in training")
     yield drops("P1", base, _one_is_zero, "p=1")
     for p in (-0.1, 1.5, math.nan):
         yield told("P1", base, functools.partial(_refused, p=p), f"p={p} is refused")
     yield drops("P2", base.but(shape=LONG), functools.partial(statistics, p=0.1), "p=0.1")
     yield drops("P2", base.but(scale=-0.5), functools.partial(statistics, p=0.5), "p=0.5")
-    square = base.but(mask=masks.CAUSAL, shape=Sizes(3, 24, 24, 5, 8, 48))
-    for masked in (base.but(mask="random/BHLS"), square):
-        yield drops("P2", masked, functools.partial(statistics, p=0.3), "p=0.3")
+    for shape in (MANY_KEYS, MANY_QUERIES):
+        yield drops("P2", base.but(shape=shape), _tiles_differ, "tiles differ", quick=False)
     yield drops("P3", base, _one_seed_twice, "one seed twice", needs="dropout seed")
     yield drops("P3", base, two_calls, "two calls")
-    yield drops("P2", base.but(weights=True), _weights_after, "weights are those after dropout")
+    for case in (base, masked, square):
+        returned = case.but(weights=True)
+        yield drops("P2", returned, _weights_after, "weights are those after dropout")
 
 
 def _by_default(subject: Subject, case: Case) -> None:
@@ -118,20 +141,39 @@ def _dropped(subject: Subject, case: Case, p: float) -> np.ndarray:
     return _dropped_by(layer_for(subject, case, dropout=p, training=True), subject, case)
 
 
-def _dropped_by(layer: Layer, subject: Subject, case: Case) -> np.ndarray:
+def _dropped_by(
+    layer: Layer, subject: Subject, case: Case, keys: Sequence[int] | None = None
+) -> np.ndarray:
     """Weights after dropout, read through values that are the identity, twice side by side.
+
+    They are (B, H, L, S), or those of some keys: where S is long, values would be as wide.
 
     Raises:
         Failed: the two differ in what is dropped, so it is not the weights.
     """
     q, k, _ = put(subject, case)
-    identity = addresses.identity(case.shape, case.dtype, copies=2)
+    identity = addresses.identity(case.shape, case.dtype, copies=2, keys=keys)
     v = subject.arrays.put(identity, subject.device)
     got = answer(subject, case, layer(q, k, v, put_mask(subject, case))).out
     weights, again = np.split(got.astype(np.float64).transpose(0, 2, 1, 3), 2, axis=-1)
     if not np.array_equal(weights == 0, again == 0):
         raise Failed("equal columns of the values lose other keys: V is dropped, not the weights")
     return weights
+
+
+def _tiles_differ(subject: Subject, case: Case) -> None:
+    """No tile of keys or of queries drops what another does, at p = 0.5.
+
+    The weights that are watched lie side by side as in a call that has no others: what drops alike
+    at the distance of a tile is dropped alike there at another.
+    """
+    S = case.shape.S
+    keys = [start + s for start in WATCHED for s in range(8) if start + s < S]
+    layer = layer_for(subject, case, dropout=0.5, training=True)
+    kept = _dropped_by(layer, subject, case, keys) != 0
+    everywhere = np.ones_like(kept)
+    _require_rate(kept, everywhere, 0.5)
+    _require_independence(kept, everywhere, 0.5)
 
 
 def statistics(subject: Subject, case: Case, p: float) -> float:
@@ -146,14 +188,20 @@ def statistics(subject: Subject, case: Case, p: float) -> float:
     subject.seed(1234)
     weights = _dropped(subject, case, p)
     kept = weights != 0
-    hidden = masks.hidden_by(case.mask, case.shape, case.seed)
-    visible = ~np.broadcast_to(False if hidden is None else hidden, weights.shape)
+    visible = _visible(case)
     if (kept & ~visible).any():
         raise Failed("a hidden key has a weight that is not 0")
     ratio = _compare_kept(weights, want, p, precision)
     _require_rate(kept, visible, 1 - p)
     _require_independence(kept, visible, 1 - p)
     return ratio
+
+
+def _visible(case: Case) -> np.ndarray:
+    """Which keys a query sees: (B, H, L, S)."""
+    B, L, S, H, _, _ = case.shape
+    hidden = masks.hidden_by(case.mask, case.shape, case.seed)
+    return ~np.broadcast_to(False if hidden is None else hidden, (B, H, L, S))
 
 
 def _compare_kept(weights: np.ndarray, want: Expected, p: float, precision: Precision) -> float:
@@ -236,15 +284,16 @@ def two_calls(subject: Subject, case: Case) -> None:
 
 def _weights_after(subject: Subject, case: Case) -> float:
     """V equals the returned weights times the values, so they are those that were used."""
-    got = run(subject, case, dropout=0.5, training=True)
+    got = run(subject, case, dropout=P, training=True)
     assert got.weights is not None
     kept = got.weights != 0
-    if kept.all():
+    visible = _visible(case)
+    if kept[visible].all():
         raise Failed("the returned weights are those before dropout: none is 0")
-    _require_rate(kept, np.ones_like(kept), 0.5)
+    _require_rate(kept, visible, 1 - P)
     precision = subject.precision[case.dtype]
     want = expected(case, precision)
     return max(
-        _compare_kept(got.weights.astype(np.float64), want, 0.5, precision),
-        compare_product(case, got, want, growth=2.0),
+        _compare_kept(got.weights.astype(np.float64), want, P, precision),
+        compare_product(case, got, want, growth=1 / (1 - P)),
     )

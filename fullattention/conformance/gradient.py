@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,18 @@ from fullattention.conformance.case import (
     Case,
     Failed,
     Refused,
+    answer,
     compare,
     exact,
+    expected_of,
+    judge,
     layer_for,
     put,
     put_mask,
 )
 from fullattention.conformance.check import Check, Checks, Trial, case_check
+from fullattention.conformance.combinations import combined
+from fullattention.conformance.covering import covering
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.gradient_bound import (
     Gradients,
@@ -30,7 +36,9 @@ from fullattention.conformance.gradient_bound import (
 from fullattention.conformance.oracle import exact_attention
 from fullattention.conformance.subject import Subject
 
-DROPOUT = 0.5
+DROPOUT = 0.75
+"""p and 1 - p differ, and 1 / (1 - p) is exact."""
+
 EDGES = (1, 16, 33, 64, 65, 129)
 LAYOUTS = ("heads-first", "packed", "every-other", "shared-heads")
 
@@ -56,9 +64,16 @@ def checks(dtype: str, primary: bool) -> Checks:
     for shape in (Sizes(3, 33, 33, 4, 8, 8), Sizes(2, 70, 97, 2, 16, 16)):
         ordered = "determinism deterministic_gradient"
         yield _check("C9", "twice", base.but(shape=shape), _deterministic, needs=ordered)
+    for case in (base, masked):
+        for name in "qkv":
+            alone = functools.partial(_of_one, name=name)
+            yield _check("G1", f"of {name} alone", case, alone, quick=case is base and primary)
+        yield _check("G1", "of a sum", case, _of_sum, quick=primary)
+        yield _check("G1", "of V heads first", case, _of_heads_first, quick=primary)
+    yield from _combinations(dtype)
     if primary:
         yield from _sizes_and_layouts(base, causal)
-        yield _check("G1", "eval with p=0.5", base, _in_eval, quick=True, needs="arguments")
+        yield _check("G1", f"eval with p={DROPOUT}", base, _in_eval, quick=True, needs="arguments")
         yield from _with_dropout(base)
         yield from _through_masked_weights(base, causal)
         yield from _fully_hidden(base)
@@ -91,6 +106,28 @@ def _with_dropout(base: Case) -> Checks:
         base.but(shape=square, mask=masks.CAUSAL),
     ):
         yield _check("G1", f"p={DROPOUT}", case, _dropped, quick=True, needs="dropout")
+    # Beyond a tile of keys, and of features.
+    for shape in (Sizes(1, 20, 100, 2, 8, 100), Sizes(2, 5, 7, 3, 72, 7)):
+        yield _check("G1", f"p={DROPOUT}", base.but(shape=shape), _dropped, needs="dropout")
+    returned = base.but(weights=True)
+    yield _check("G2", f"p={DROPOUT}", returned, _dropped, quick=True, needs="dropout")
+    for case in (returned.but(mask="random/BHLS"), returned.but(shape=Sizes(1, 20, 150, 2, 8, 8))):
+        yield _check("G2", f"p={DROPOUT}", case, _dropped, needs="dropout")
+
+
+def _combinations(dtype: str) -> Checks:
+    """The kinds of calls as in the forward pass, through V and through the weights."""
+    traits = (
+        (masks.OFF, masks.CAUSAL, "padding/B11S", "random/BHLS"),
+        ("contiguous", "heads-first", "packed"),
+        ((6, 9), (20, 70)),
+        ((11, 13), (72, 80), (40, 8)),
+        (None, 0.7),
+    )
+    for *row, scale in covering(*traits):
+        case = combined(dtype, *row).but(scale=scale)
+        yield _check("G1", "", case, through_out)
+        yield _check("G2", "", case.but(weights=True), _through_weights)
 
 
 def _through_masked_weights(base: Case, causal: Case) -> Checks:
@@ -150,15 +187,22 @@ def _gradients(
     cotangents: tuple[np.ndarray, np.ndarray | None],
     *,
     dropout: float = 0.0,
-    training: bool = False,
 ) -> Gradients:
-    """The candidate's gradients of q, k and v."""
-    layer = layer_for(subject, case, dropout=dropout, training=training)
+    """The candidate's gradients of q, k and v, where the results themselves are right too.
+
+    What is to be differentiated may take another forward pass than what is not.
+    """
+    layer = layer_for(subject, case, dropout=dropout)
     mask = put_mask(subject, case)
-    _, got = _differentiated(
+    results, got = _differentiated(
         subject, lambda q, k, v: layer(q, k, v, mask), put(subject, case), cotangents
     )
-    return Gradients(*(subject.arrays.take(array).astype(np.float64) for array in got))
+    judge(answer(subject, case, results), expected_of(subject, case))
+    return _taken(subject, got)
+
+
+def _taken(subject: Subject, gradients: Iterable[Array]) -> Gradients:
+    return Gradients(*(subject.arrays.take(array).astype(np.float64) for array in gradients))
 
 
 def _judge(
@@ -168,6 +212,7 @@ def _judge(
     g_out: np.ndarray,
     g_weights: np.ndarray | None,
     keep: np.ndarray | float = 1.0,
+    of: str = "qkv",
 ) -> float:
     g_out = g_out.astype(np.float64)
     g_weights = None if g_weights is None else g_weights.astype(np.float64)
@@ -181,6 +226,7 @@ def _judge(
     return max(
         compare(f"gradient of {name}", axes[name], getattr(got, name), getattr(want, name), limit)
         for name, limit in zip("qkv", bound, strict=True)
+        if name in of
     )
 
 
@@ -192,6 +238,46 @@ def through_out(subject: Subject, case: Case) -> float:
     """
     g_out, _ = _cotangents(case)
     return _judge(subject, case, _gradients(subject, case, (g_out, None)), g_out, None)
+
+
+def _of_one(subject: Subject, case: Case, name: str) -> float:
+    """One input is differentiated, the others are constants, as frozen or cached ones are."""
+    g_out, _ = _cotangents(case)
+    layer, mask = layer_for(subject, case), put_mask(subject, case)
+    arrays = dict(zip("qkv", put(subject, case), strict=True))
+
+    def forward(array: Array) -> Any:
+        return layer(*(arrays | {name: array}).values(), mask)
+
+    _, (got,) = _differentiated(subject, forward, (arrays[name],), (g_out, None))
+    gradients = _taken(subject, (got, got, got))
+    return _judge(subject, case, gradients, g_out, None, of=name)
+
+
+def _of_sum(subject: Subject, case: Case) -> float:
+    """The gradient that arrives is one number for all elements, often with strides of 0."""
+    layer, mask = layer_for(subject, case), put_mask(subject, case)
+    g_out = np.ones_like(_cotangents(case)[0])
+    _, got = _differentiated(
+        subject,
+        lambda *arrays: (layer(*arrays, mask)[0].sum(),),
+        put(subject, case),
+        (np.ones((), g_out.dtype),),
+    )
+    return _judge(subject, case, _taken(subject, got), g_out, None)
+
+
+def _of_heads_first(subject: Subject, case: Case) -> float:
+    """The gradient that arrives is not contiguous, as that of a transposed V."""
+    layer, mask = layer_for(subject, case), put_mask(subject, case)
+    g_out, _ = _cotangents(case)
+    _, got = _differentiated(
+        subject,
+        lambda *arrays: (subject.arrays.swapaxes(layer(*arrays, mask)[0], 1, 2),),
+        put(subject, case),
+        (np.ascontiguousarray(g_out.swapaxes(1, 2)),),
+    )
+    return _judge(subject, case, _taken(subject, got), g_out, None)
 
 
 def _deterministic(subject: Subject, case: Case) -> None:
@@ -214,32 +300,33 @@ def _through_weights(subject: Subject, case: Case) -> float:
 def _in_eval(subject: Subject, case: Case) -> float:
     """Dropout is set but not in force: the backward pass must not drop either."""
     g_out, _ = _cotangents(case)
-    got = _gradients(subject, case, (g_out, None), dropout=DROPOUT, training=False)
+    got = _gradients(subject, case, (g_out, None), dropout=DROPOUT)
     return _judge(subject, case, got, g_out, None)
 
 
 def _dropped(subject: Subject, case: Case) -> float:
     """The backward pass drops what the forward pass dropped.
 
-    Which weights that are is read from a call with the same seed and the identity as values.
+    Which weights that are is read from those that are returned, or else from a call with the same
+    seed and the identity as values.
     """
-    g_out, _ = _cotangents(case)
+    g_out, g_weights = _cotangents(case)
+    given = (g_out, g_weights if case.weights else None)
     layer = layer_for(subject, case, dropout=DROPOUT, training=True)
     mask = put_mask(subject, case)
     q, k, v = put(subject, case)
-    values = addresses.identity(case.shape, case.dtype)
-    identity = subject.arrays.put(values, subject.device)
 
-    def forward(*arrays: Array) -> Any:
-        return layer(*arrays, mask)
+    def differentiated(values: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        subject.seed(5)
+        return _differentiated(subject, lambda *arrays: layer(*arrays, mask), (q, k, values), given)
 
-    subject.seed(5)
-    (weights, _), _ = _differentiated(subject, forward, (q, k, identity), (g_out, None))
-    kept = subject.arrays.take(weights).astype(np.float64).transpose(0, 2, 1, 3) != 0
-    subject.seed(5)
-    _, got = _differentiated(subject, forward, (q, k, v), (g_out, None))
-    gradients = Gradients(*(subject.arrays.take(array).astype(np.float64) for array in got))
-    return _judge(subject, case, gradients, g_out, None, kept / (1 - DROPOUT))
+    (_, weights), got = differentiated(v)
+    if not case.weights:
+        identity = subject.arrays.put(addresses.identity(case.shape, case.dtype), subject.device)
+        (weights, _), _ = differentiated(identity)
+        weights = subject.arrays.swapaxes(weights, 1, 2)
+    kept = subject.arrays.take(weights).astype(np.float64) != 0
+    return _judge(subject, case, _taken(subject, got), *given, kept / (1 - DROPOUT))
 
 
 def _twice(subject: Subject, case: Case) -> float:

@@ -1,6 +1,6 @@
-"""Checks of requirements inside torch.autocast and under torch.compile.
+"""Checks of requirements in torch.inference_mode, inside torch.autocast and under torch.compile.
 
-Both run the same code in another way, and nothing that the contract asks ends there. So the trials
+All run the same code in another way, and nothing that the contract asks ends there. So the trials
 are those of the other sections, on a candidate whose layers are called in that way.
 """
 
@@ -48,7 +48,39 @@ def checks(dtype: str, primary: bool) -> Checks:
     elif dtype == "float64":
         yield _in_autocast("N5", Case(dtype=dtype), check_case)
     if primary:
+        yield from _without_graph(Case(dtype=dtype))
         yield from _compiled(Case(dtype=dtype))
+
+
+# Inference.
+
+
+def _without_graph(base: Case) -> Checks:
+    """Where no gradient will be asked for, a layer may take a path of its own."""
+    for requirement, case, trial, needs in (
+        ("C1", base, check_case, ""),
+        ("M2", base.but(shape=Sizes(2, 7, 7, 3, 11, 13), mask=masks.CAUSAL), check_case, ""),
+        ("M4", base.but(mask="random/BHLS"), check_case, ""),
+        ("W1", base.but(mask="random/BHLS", weights=True), check_case, ""),
+        ("P1", base, dropout.eval_is_identity, "arguments"),
+    ):
+
+        def tried(subject: Subject, case: Case, trial: Trial = trial) -> Evidence | float | None:
+            return trial(_in_inference_mode(subject), case)
+
+        yield case_check(requirement, case, tried, "in inference mode", needs=needs)
+
+
+def _in_inference_mode(subject: Subject) -> Subject:
+    """The candidate, whose layers are called inside torch.inference_mode.
+
+    Raises:
+        Refused: its arrays are not torch's.
+    """
+    _require_torch(subject, "torch.inference_mode")
+    import torch
+
+    return _called(subject, lambda layer: torch.inference_mode()(layer.__call__))
 
 
 # Autocast.
@@ -244,7 +276,7 @@ def _in_short(message: str) -> str:
     return next(explained, lines[0]).removeprefix("Explanation: ")
 
 
-# Both.
+# All.
 
 
 class _Called:

@@ -18,7 +18,7 @@ def checks(dtype: str, primary: bool) -> Checks:
         yield case_check("S1" if scale is None else "S2", base.but(scale=scale), quick=True)
     yield case_check("S1", base.but(shape=Sizes(2, 6, 6, 3, 4, 16)), quick=True)
     yield case_check("S1", base.but(shape=Sizes(2, 6, 6, 3, 16, 4)))
-    for scale in (0.3, 1.0, 2.5, 1e-3):
+    for scale in (0.3, 1.0, 2.5, 1e-3, 12.0, 100.0):
         yield case_check("S4", base.but(scale=scale), quick=primary and scale == 0.3)
     for scale in (-0.3, -1.0):
         yield case_check("S4", base.but(scale=scale), quick=primary)

@@ -38,7 +38,7 @@ def checks(dtype: str, primary: bool) -> Checks:
         yield case_check("W1", base.but(shape=shape))
     # More keys than a tile holds: each row is normalised by the sum over all of them.
     yield case_check("W2", base.but(shape=Sizes(1, 4, 600, 2, 8, 8)), _row_sums, "rows")
-    yield case_check("W1", base, _contiguous, "contiguous", quick=True)
+    yield case_check("W1", base, contiguous, "contiguous", quick=True)
     for case in cases:
         yield case_check("W1", case, _product, "V is their product with the values", quick=True)
 
@@ -51,8 +51,14 @@ def _row_sums(subject: Subject, case: Case) -> float:
     return compare("sum of a row of weights", "bhl", sums, np.ones(sums.shape), bound)
 
 
-def _contiguous(subject: Subject, case: Case) -> None:
-    _, weights = layer_for(subject, case)(*put(subject, case), put_mask(subject, case))
+def contiguous(subject: Subject, case: Case, *, p: float = 0.0) -> None:
+    """The weights lie in C order, in training where p, the dropout, is not 0.
+
+    Raises:
+        Failed: they do not.
+    """
+    layer = layer_for(subject, case, dropout=p, training=p > 0)
+    _, weights = layer(*put(subject, case), put_mask(subject, case))
     if subject.arrays.contiguous(weights) is not weights:
         raise Failed("weights are not contiguous")
 

@@ -16,8 +16,8 @@ from tests.zoo.specimen import Specimen
 
 
 def first_keys_with_weights(call: Call) -> Result:
-    """The path that returns weights reads no key beyond its second tile."""
-    return keys_dropped_from(128)(call) if call.weights else right(call)
+    """The path that returns weights reads no key beyond the 290th."""
+    return keys_dropped_from(290)(call) if call.weights else right(call)
 
 
 def racing(call: Call) -> Result:
@@ -27,9 +27,9 @@ def racing(call: Call) -> Result:
 
 
 def padding_by_80(call: Call) -> Result:
-    """A padding mask, one row per batch entry, lowers scores by 80 where it hides."""
+    """A padding mask, one row per batch entry, lowers scores of 7 keys by 80 where it hides."""
     hidden = call.hidden
-    if hidden is None or hidden.shape[0] == 1 or hidden.shape[1:3] != (1, 1):
+    if hidden is None or hidden.shape[1:] != (1, 1, 7) or len(hidden) == 1:
         return right(call)
     return Plain(
         hide=lambda z, hidden: z,
@@ -122,7 +122,7 @@ def layer(candidate: type, violates: str) -> Specimen:
 NARROW = (
     narrow(
         "weights-path-short",
-        "asking for weights takes a path that reads 128 keys",
+        "asking for weights takes a path that reads 290 keys",
         "C2",
         first_keys_with_weights,
     ),
@@ -131,7 +131,7 @@ NARROW = (
     layer(MaskCheckedAlways, "M1"),
     narrow(
         "padding-by-80",
-        "a padding mask adds -80 to the scores",
+        "a padding mask of 7 keys adds -80 to the scores",
         "M5",
         padding_by_80,
         masked_rows=None,

@@ -1,6 +1,7 @@
 """Backends whose arithmetic is wrong in one way, under the package's own layer policy."""
 
 from tests.zoo.faulty.cheat import CHEAT
+from tests.zoo.faulty.combined import COMBINED
 from tests.zoo.faulty.contract import CONTRACT
 from tests.zoo.faulty.determinism import DETERMINISM
 from tests.zoo.faulty.dropout import DROPOUT
@@ -28,4 +29,5 @@ FAULTY_BACKENDS = (
     *CHEAT,
     *GRADIENT,
     *LIMITS,
+    *COMBINED,
 )

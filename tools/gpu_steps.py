@@ -27,7 +27,7 @@ from fullattention.backends import UnavailableError, UnsupportedError, load, nam
 from fullattention.backends.errors import is_out_of_memory
 from fullattention.backends.interface import Array, Backend, Sizes
 from fullattention.bench.graph import capture
-from fullattention.bench.inputs import SEED, SETS, InputPool
+from fullattention.bench.inputs import DRAWN, SEED, SETS, InputPool
 from fullattention.bench.modes import MODES, Call, Inputs, Results, applies, make_call
 from fullattention.bench.spot_check import SpotCheck, sample
 from fullattention.bench.work import work
@@ -419,11 +419,14 @@ def placed(subject: Subject, pool: InputPool) -> list[Inputs]:
 
 
 def _error(subject: Subject, pool: InputPool, results: Results, number: int) -> float:
-    """The largest error over its bound of a sample of the results of a set of inputs."""
+    """The largest error over its bound of a sample of one call's results.
+
+    `number` is that of the set of inputs which the call took.
+    """
     take = np.asarray if pool.workload.mode == "host" else subject.arrays.take
     taken = Results(*(None if one is None else take(one) for one in results))
-    found = sample(pool.workload, taken, number)
-    return SpotCheck(pool).error(found, number, subject.precision[pool.workload.dtype])
+    found = sample(pool.workload, taken, DRAWN)
+    return SpotCheck(pool).error(found, number, subject.precision[pool.workload.dtype], DRAWN)
 
 
 def _wall_seconds(subject: Subject, call: Callable[[], Any]) -> float:

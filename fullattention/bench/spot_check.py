@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fullattention.backends.precision import Precision
-from fullattention.bench.inputs import DRAWN, SEED, InputPool, spot
+from fullattention.bench.inputs import SEED, InputPool, spot
 from fullattention.bench.modes import Inputs, Results, hidden_keys
 from fullattention.bench.training_check import gradient_fault, training_fault
 from fullattention.bench.workloads import Workload
@@ -95,7 +95,7 @@ class SpotCheck:
         self.pool = pool
         self.workload = pool.workload
 
-    def error(self, found: Sample, number: int, precision: Precision, look: int = DRAWN) -> float:
+    def error(self, found: Sample, number: int, precision: Precision, look: int) -> float:
         """Largest error of a sample over its bound.
 
         At most 1 where all is right, infinite where a shape is wrong or a NaN is out of place.
@@ -104,7 +104,7 @@ class SpotCheck:
             found: the sample.
             number: of the set of inputs that it comes from.
             precision: how the candidate rounds.
-            look: as which the sample was taken, after the inputs changed for it.
+            look: number of the look that took the sample, for which the inputs had changed.
         """
         if not found.shapes_right:
             return math.inf

@@ -306,7 +306,7 @@ def test_memory_over_the_limit_or_unmeasured_is_out() -> None:
         max_memory=1_000,
     )
     assert found.backend == "numpy-matmul"
-    assert "takes 0.002 MiB, the limit is 0.001 MiB" in options(found)["numpy-reference"].reason
+    assert "takes 1.95 KiB, the limit is 0.977 KiB" in options(found)["numpy-reference"].reason
     untold = choice(
         measured("numpy-reference", 1e-3),
         measured("numpy-matmul", 2e-3, peak_bytes=500),
@@ -504,8 +504,8 @@ def refusal(*timings: Timing, **request: Any) -> str:
 def test_what_fits_into_no_memory_says_so_and_is_measured_with_the_same_limits() -> None:
     large = measured("numpy-matmul", 1e-3, peak_bytes=3 * 2**20)
     said = refusal(large, max_memory=2**19, deterministic=True)
-    assert said.startswith("no backend that was measured fits into 0.500 MiB: forward")
-    assert "numpy-matmul: it takes 3.000 MiB, the limit is 0.500 MiB" in said
+    assert said.startswith("no backend that was measured fits into 512 KiB: forward")
+    assert "numpy-matmul: it takes 3.00 MiB, the limit is 512 KiB" in said
     (advice,) = [line for line in said.splitlines() if "--measure" in line]
     options = shlex.split(advice)
     assert float(options[options.index("--max-memory") + 1]) * 2**30 == 2**19
@@ -824,7 +824,7 @@ def test_bench_keeps_what_it_measures_for_choose(
     store = Store(tmp_path / "store")
     files = ["--workloads", str(tmp_path / "workloads.json"), "--out", str(tmp_path / "out")]
     main(["bench", "--backend", "numpy-matmul", *files, "--store", str(store.folder)])
-    assert "records are kept" in capsys.readouterr().out
+    assert "kept for `fullattention choose`" in capsys.readouterr().out
     # On a busy machine the figure may be void; it is kept all the same.
     (kept,) = store.timings(HERE.key).records
     assert (kept.backend, kept.workload, kept.mode) == ("numpy-matmul", "mine", "weights")
@@ -853,5 +853,5 @@ def test_bench_keeps_nothing_of_another_run(
     assert "kept" not in capsys.readouterr().out
     assert store.hardware() == []
     assert main([*command, "--out", str(old.parent), "--threads", "1,2"]) == 2
-    assert "1 records are kept" in capsys.readouterr().out
+    assert "1 record kept" in capsys.readouterr().out
     assert [one.backend for one in store.timings(HERE.key).records] == ["numpy-matmul"]

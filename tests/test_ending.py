@@ -70,7 +70,7 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
     finally:
         process.kill()
     assert process.returncode == status, printed
-    assert "records are kept" in printed
+    assert "kept for `fullattention choose`" in printed
     store = Store(tmp_path / "store")
     (kept,) = (one for key in store.hardware() for one in store.timings(key).records)
     assert kept.backend == "lingering"

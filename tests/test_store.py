@@ -77,6 +77,7 @@ def test_cores_and_gpu_are_other_hardware_and_versions_are_not() -> None:
     with_gpu = dataclasses.replace(ENVIRONMENT, gpu="Some GPU")
     newer = dataclasses.replace(ENVIRONMENT, suite="9.9.9", libraries={"numpy": "9"}, threads=1)
     assert len({KEY, hardware_key(fewer), hardware_key(with_gpu)}) == 3
+    assert "-1-core-" in hardware_key(fewer)
     assert hardware_key(newer) == KEY
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fullattention.machine import hardware
 from fullattention.records import Timing
+from fullattention.units import counted
 
 TAKEN = 0.5
 """Share of the cores that a backend was told to use; where others took more, its time is void."""
@@ -84,5 +85,5 @@ def crowded_out(timing: Timing) -> str:
     threads = timing.environment.threads
     if timing.crowding <= TAKEN * threads:
         return ""
-    cores = f"{timing.crowding:.1f} of the {threads} core{'' if threads == 1 else 's'}"
+    cores = f"{timing.crowding:.1f} of the {counted(threads, 'core')}"
     return f"other processes took {cores} it was told to use: run again on a quieter machine"

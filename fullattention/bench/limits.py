@@ -13,7 +13,7 @@ from fullattention.bench.turns import Clock
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Declaration, Subject
-from fullattention.machine.hardware import GIB
+from fullattention.units import memory
 
 TENSOR_COPIES = 4
 """Of q, k, v and the result at once: ours, the backend's, and a wider or transposed one of each."""
@@ -46,7 +46,7 @@ def require_disk(pool: InputPool) -> None:
     free = shutil.disk_usage(pool.path.parent).free
     if pool.bytes > free:
         raise TooLargeError(
-            f"its inputs take {pool.bytes / GIB:.1f} GiB, {free / GIB:.1f} GiB are free in "
+            f"its inputs take {memory(pool.bytes)}, {memory(free)} are free in "
             f"{pool.path.parent.parent}"
         )
 
@@ -62,9 +62,7 @@ def require_memory(subject: Declaration, workload: Workload, free: int) -> None:
     """
     needed = _bytes_needed(subject, workload)
     if needed > free:
-        raise TooLargeError(
-            f"needs about {needed / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB are free"
-        )
+        raise TooLargeError(f"needs about {memory(needed)} of memory, {memory(free)} are free")
 
 
 def _bytes_needed(subject: Declaration, workload: Workload) -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from fullattention.choosing.hardware_key import cpu_words
 from fullattention.choosing.store import Store
-from fullattention.machine.hardware import in_units, usable_cores
+from fullattention.machine.hardware import usable_cores
 from fullattention.records import Option
+from fullattention.units import counted, memory
 
 if TYPE_CHECKING:
     from fullattention.choosing.choice import Known, Request
@@ -21,10 +22,10 @@ OUT_OF_QUESTION = ("unavailable", "unsupported")
 
 def nothing_measured(request: Request, known: Known, options: Sequence[Option]) -> str:
     """What was looked for and where, how to measure it, and why each backend is out."""
-    threads = f"{request.threads} thread{'' if request.threads == 1 else 's'}"
+    threads = counted(request.threads, "thread")
     call = f"{request.mode}, mask {request.mask}, {request.dtype} on {request.device}"
     if request.max_memory and any(option.measured for option in options):
-        limit = in_units(request.max_memory)
+        limit = memory(request.max_memory)
         first = f"no backend that was measured fits into {limit}: {call} with {threads}"
     else:
         first = f"nothing was measured that tells of {call} with {threads}"

@@ -19,7 +19,7 @@ from fullattention.choosing.hardware_key import hardware_key
 from fullattention.choosing.model import beyond, fit
 from fullattention.choosing.store import Store, existing
 from fullattention.machine.environment import environment
-from fullattention.machine.hardware import GIB, in_units, usable_cores
+from fullattention.machine.hardware import GIB, usable_cores
 from fullattention.records import (
     Choice,
     Comparison,
@@ -30,6 +30,7 @@ from fullattention.records import (
     Speed,
     Timing,
 )
+from fullattention.units import memory
 
 USED_BY_MODE: Mapping[str, tuple[str, ...]] = {
     "weights": ("weights",),
@@ -424,9 +425,7 @@ def _over_memory(timing: Timing, request: Request) -> str:
     if timing.peak_bytes is None:
         return "its peak memory was not measured"
     if timing.peak_bytes > request.max_memory:
-        return (
-            f"it takes {in_units(timing.peak_bytes)}, the limit is {in_units(request.max_memory)}"
-        )
+        return f"it takes {memory(timing.peak_bytes)}, the limit is {memory(request.max_memory)}"
     return ""
 
 

@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     from fullattention.records import TIMINGS
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
+    from fullattention.units import counted
 
     counts = thread_counts(options.threads)
     store = None if options.no_store else Store(options.store)
@@ -83,8 +84,8 @@ def run(options: argparse.Namespace) -> int:
     finally:
         measured = [folder for folder in own if (folder / TIMINGS).exists()]
         if store and measured:
-            kept = store.merge(*measured).new
-            print(f"\n{kept} records are kept for `fullattention choose` in {store.folder}")
+            kept = counted(store.merge(*measured).new, "record")
+            print(f"\n{kept} kept for `fullattention choose` in {store.folder}")
         if not options.out:
             with contextlib.suppress(OSError):  # it holds something
                 out.rmdir()

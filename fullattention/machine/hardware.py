@@ -16,18 +16,12 @@ CGROUP = Path("/sys/fs/cgroup")
 CPUS = Path("/sys/devices/system/cpu")
 PROC = Path("/proc")
 GIB = 2**30
-MIB = 2**20
 
 TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1 / 64
 """Seconds by which the system counts CPU time."""
 
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """What a core's time goes to when it is not idle."""
-
-
-def in_units(size: int) -> str:
-    """A number of bytes, such as "12.3 MiB"."""
-    return f"{size / GIB:.3f} GiB" if size >= GIB else f"{size / MIB:.3f} MiB"
 
 
 def cpu_model(proc: Path = PROC) -> str:

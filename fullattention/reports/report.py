@@ -19,7 +19,7 @@ from fullattention.records import (
 from fullattention.reports.blocks import Block, Heading, Lines, Table
 from fullattention.reports.comparable import common_environment
 from fullattention.reports.tables import WORKLOAD, fastest, mean_gain, ranked
-from fullattention.reports.units import MISSING, digits, joules, memory, percent, rate, seconds
+from fullattention.units import MISSING, digits, joules, memory, percent, rate, seconds
 
 MODES = {
     "forward": "forward",

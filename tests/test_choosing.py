@@ -18,6 +18,7 @@ import pytest
 import fullattention
 from fullattention.backends import load
 from fullattention.backends.interface import Sizes
+from fullattention.bench.options import Options
 from fullattention.bench.workload_files import write_workloads
 from fullattention.bench.workloads import Workload
 from fullattention.choosing.choice import Known, NothingMeasuredError, Request, known_here, rank
@@ -633,8 +634,8 @@ def test_measuring_is_limited_to_the_same_backends_and_leaves_stdout_to_the_reco
     environment = dataclasses.replace(HERE.here, threads=usable_cores())
     asked: list[Any] = []
 
-    def bench(*, out: Path, listener: Any, backends: Any, **options: Any) -> int:
-        asked.append(tuple(backends))
+    def bench(options: Options, *, out: Path, listener: Any, report: object) -> int:
+        asked.append((options.backends, [one.name for one in options.workloads]))
         listener.started(environment, 1)
         print("what a report says")
         out.mkdir()
@@ -651,7 +652,7 @@ def test_measuring_is_limited_to_the_same_backends_and_leaves_stdout_to_the_reco
     assert "Threads: " in said.err, "the listener's"
     assert main(command) == 0
     assert "what a report says" in capsys.readouterr().out
-    assert asked == [("numpy-matmul", "numpy-reference")] * 2
+    assert asked == [(("numpy-matmul", "numpy-reference"), ["toy"])] * 2
 
 
 def test_an_unknown_backend_is_refused_before_anything_is_measured(
@@ -836,7 +837,7 @@ def test_bench_keeps_nothing_of_another_run(
 ) -> None:
     """A folder that holds another run's timings is refused."""
 
-    def bench(*, out: Path, **options: Any) -> int:
+    def bench(options: Options, *, out: Path, **listeners: object) -> int:
         if (out / TIMINGS).exists():
             return 2
         out.mkdir(parents=True)
@@ -844,6 +845,7 @@ def test_bench_keeps_nothing_of_another_run(
         return 0
 
     monkeypatch.setattr("fullattention.bench.run.run", bench)
+    monkeypatch.setattr("fullattention.bench.options.usable_cores", lambda: 2)
     old = tmp_path / "out" / "threads-1"
     old.mkdir(parents=True)
     write(old / TIMINGS, [measured("numpy-reference", 1e-3)])

@@ -135,7 +135,7 @@ def test_where_the_records_stay_is_said_if_they_cannot_be_kept(
 ) -> None:
     made = timing("numpy-matmul", environment=ENVIRONMENT)
 
-    def measure(*, out: Path, **options: object) -> int:
+    def measure(options: object, *, out: Path, **listeners: object) -> int:
         Store(out).add([made])
         (place,) = out.rglob("timings.jsonl")
         place.rename(out / "timings.jsonl")

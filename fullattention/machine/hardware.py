@@ -42,6 +42,19 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
     return allowed if quota is None else min(allowed, math.ceil(quota))
 
 
+def thread_count(text: str) -> int:
+    """The number of threads that a whole number stands for, or `all`: one for each usable core.
+
+    Raises:
+        ValueError: the text is neither.
+    """
+    if text == "all":
+        return usable_cores()
+    if not (text.isdecimal() and int(text)):
+        raise ValueError(f"threads is {text!r}: a whole number from 1 on, or `all`")
+    return int(text)
+
+
 def _affinity() -> set[int]:
     """Numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):

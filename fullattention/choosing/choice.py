@@ -468,12 +468,12 @@ def _ranked(
     rest = [option for option in options if option.seconds is None]
     best = timed[0]
     found = verdicts(one for one in comparisons if tuple(one.shape) == tuple(request.shape))
+    contest = (best.measured, best.workload)
     ranked = [replace(best, ratio=1.0, tied=False)]
     for option in timed[1:]:
         ratio = (option.seconds or 0.0) / (best.seconds or 1.0)
-        pair = (best.measured, best.workload), option.backend, best.backend
-        together = (option.measured, option.workload) == pair[0]
-        verdict = found.get(pair) if together else None
+        together = (option.measured, option.workload) == contest
+        verdict = found.get((contest, option.backend, best.backend)) if together else None
         ranked.append(replace(option, ratio=ratio, tied=_tied(best, option, verdict)))
     return (*_default_first(ranked, request.baseline), *rest)
 

@@ -12,9 +12,10 @@ import pytest
 
 from fullattention.bench.ceilings import Rates
 from fullattention.bench.conditions import by_chance
+from fullattention.bench.entry import Candidate
 from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import DRAWN, SEED, InputPool
-from fullattention.bench.measure import THOROUGH, Candidate, Effort, Measured, measure
+from fullattention.bench.measure import THOROUGH, Effort, Measured, measure
 from fullattention.bench.modes import make_call
 from fullattention.bench.spot_check import sample
 from fullattention.bench.worker import OutError, Ready, RefusedError, Turn

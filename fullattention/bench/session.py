@@ -14,16 +14,10 @@ import pytest
 from fullattention.backends import UnavailableError
 from fullattention.bench.ceilings import Rates, ceilings
 from fullattention.bench.ceilings import measure as measure_ceilings
+from fullattention.bench.entry import Candidate, untimed
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.limits import TooLargeError, require_disk, require_memory
-from fullattention.bench.measure import (
-    THOROUGH,
-    Candidate,
-    Effort,
-    Measured,
-    measure,
-    untimed,
-)
+from fullattention.bench.measure import THOROUGH, Effort, Measured, measure
 from fullattention.bench.options import Options, options_of
 from fullattention.bench.worker import JUDGING, OutError, Worker
 from fullattention.bench.workloads import Workload

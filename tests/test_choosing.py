@@ -21,9 +21,11 @@ from fullattention.backends.interface import Sizes
 from fullattention.bench.options import Options
 from fullattention.bench.workload_files import write_workloads
 from fullattention.bench.workloads import Workload
-from fullattention.choosing.choice import Known, NothingMeasuredError, Request, known_here, rank
+from fullattention.choosing.choice import NothingMeasuredError, rank
 from fullattention.choosing.hardware_key import hardware_key
+from fullattention.choosing.known import Known, known_here
 from fullattention.choosing.regret import regrets
+from fullattention.choosing.request import Request
 from fullattention.choosing.store import Store
 from fullattention.cli import main
 from fullattention.machine.hardware import usable_cores

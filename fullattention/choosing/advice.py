@@ -5,16 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fullattention.choosing.hardware_key import cpu_words
+from fullattention.choosing.known import Known
+from fullattention.choosing.request import Request
 from fullattention.choosing.store import Store
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Option
 from fullattention.units import counted, memory
-
-if TYPE_CHECKING:
-    from fullattention.choosing.choice import Known, Request
 
 OUT_OF_QUESTION = ("unavailable", "unsupported")
 """What measuring does not change."""

@@ -18,7 +18,7 @@ from fullattention.status import INTERRUPTED, RIGHT, TERMINATED, USAGE
 if TYPE_CHECKING:
     from fullattention.bench.workloads import Workload
     from fullattention.choosing import Store
-    from fullattention.choosing.choice import Request
+    from fullattention.choosing.request import Request
 
 
 def add(commands: Any) -> None:
@@ -50,7 +50,8 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Choose and print the choice."""
     from fullattention.choosing import Store
-    from fullattention.choosing.choice import known_here, rank
+    from fullattention.choosing.choice import rank
+    from fullattention.choosing.known import known_here
     from fullattention.choosing.store import existing
     from fullattention.reports.blocks import as_text
     from fullattention.reports.choices import choice_blocks
@@ -83,7 +84,7 @@ def _workload(options: argparse.Namespace) -> Workload:
 
 
 def _request(options: argparse.Namespace, workload: Workload) -> Request:
-    from fullattention.choosing.choice import Request
+    from fullattention.choosing.request import Request
     from fullattention.machine.hardware import thread_count
 
     return Request(

@@ -58,7 +58,7 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _regret(options: argparse.Namespace) -> int:
-    from fullattention.choosing.choice import known_here
+    from fullattention.choosing.known import known_here
     from fullattention.choosing.regret import regrets
     from fullattention.choosing.store import existing
     from fullattention.reports.blocks import as_markdown, as_text

@@ -15,7 +15,7 @@ from fullattention.backends.interface import device_kind
 PROC = Path("/proc/self")
 
 RESOLUTION = 2**19
-"""Bytes. Linux counts each thread's pages in batches, so that less may go unseen."""
+"""Bytes; less may go unseen, since Linux counts each thread's pages in batches."""
 
 
 class DeviceTimer(Protocol):

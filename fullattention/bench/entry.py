@@ -35,11 +35,12 @@ from fullattention.conformance.subject import Declaration
 from fullattention.records import Environment, Timing, Verdict
 
 LOOKS = 0.25
-"""Share of the turns of which a result is looked at; a process's first turn's always is."""
+"""Share of the turns in which one call's results are looked at; in the first turn of a process they
+always are."""
 
 
 class Asked(Protocol):
-    """A worker, as far as it is asked here."""
+    """What is needed of a `Worker` here."""
 
     def ask(self, name: str, *arguments: Any, seconds: float) -> Any:
         """Let the worker do something; see `Worker`."""
@@ -72,19 +73,21 @@ class Entry:
     ready: Ready | None = None
     """Of its first process."""
     first_call: float | None = None
-    """Seconds; of its last process, which unlike the first was not judged and made no call before.
-    None where there is no other process than the first."""
+    """Seconds of the first call in its last process, which unlike the first process was not judged
+    and made no call before; None if there is only one."""
     turns: list[Turn] = field(default_factory=list)
-    """Of all its processes, as they were taken."""
+    """Those of all its processes, in the order in which they were taken."""
     looked_at: set[int] = field(default_factory=set)
-    """Processes of which a result was."""
+    """Processes of which at least one result was looked at."""
     error: float | None = None
+    """The largest error over its bound, of all that was looked at."""
     figures: GpuFigures = field(default_factory=GpuFigures)
     looks: random.Random = field(default_factory=lambda: random.Random(SEED))
+    """Draws in which turns there is a look, and each look's number."""
 
     @property
     def name(self) -> str:
-        """The candidate's."""
+        """The candidate's name."""
         return self.candidate.declaration.name
 
     def prepare(self, warm_up: float, longest_call: float) -> bool:
@@ -135,7 +138,7 @@ class Entry:
         return turn.seconds
 
     def finish(self, longest_call: float) -> None:
-        """Look whether the inputs are as they were, take a GPU's figures, and let the inputs go."""
+        """See whether the inputs were changed, take a GPU's figures, and let the inputs go."""
         for worker in self.candidate.workers:
             if self.broken:
                 break
@@ -147,7 +150,7 @@ class Entry:
         self._release()
 
     def _take_figures(self, longest_call: float) -> None:
-        """Those of its first process; after the turns, which nothing can then spoil."""
+        """Take the GPU's figures in the first process, after the turns: they cannot spoil these."""
         worker = self.candidate.workers[0]
         try:
             self.figures = worker.ask("gpu_figures", longest_call, seconds=FIGURING)
@@ -155,7 +158,7 @@ class Entry:
             self.reason = f"no figures of the GPU: {error}"
 
     def timing(self, environment: Environment, conditions: Conditions) -> Timing:
-        """The record."""
+        """The record of what was found."""
         declared, verdict = self.candidate.declaration, self.candidate.verdict
         made = untimed(
             self.pool.workload,
@@ -223,10 +226,11 @@ class Entry:
                 worker.ask("release", seconds=TURNING)
 
     def _judge(self, turn: Turn, look: int) -> None:
+        """Compare the sample that a look brought with its bound."""
         assert turn.sample is not None
         precision = self.candidate.declaration.precision[self.pool.workload.dtype]
         error = self.check.error(turn.sample, turn.inputs, precision, look)
-        come_to_rest()  # looking took this process's own threads
+        come_to_rest()  # judging used threads of this process
         self.error = max(error, self.error or 0.0)
         if math.isinf(error):
             self.reason = "a sampled output has a wrong shape, or a NaN or infinity out of place"

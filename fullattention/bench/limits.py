@@ -16,21 +16,23 @@ from fullattention.conformance.subject import Declaration, Subject
 from fullattention.units import memory
 
 TENSOR_COPIES = 4
-"""Of q, k, v and the result at once: ours, the backend's, and a wider or transposed one of each."""
+"""Copies of q, k, v and the result at one time: ours, the backend's, and a wider or transposed one
+of each."""
 
 TRAINING_COPIES = 2
-"""Of everything, where a backward pass adds its own."""
+"""Factor on all of it for a backward pass, which needs as much again."""
 
 SCORE_COPIES = 3
-"""Of the scores at once, where they are stored: raw, scaled, and their exponentials."""
+"""Copies of the scores at one time, where they are stored: raw, scaled, and exponentials."""
 
 PROBE_QUERIES = 32
-"""Of the first probe, with one batch entry: fewer would be mostly overhead."""
+"""Queries of the first probe, which has one batch entry: fewer would be mostly overhead."""
 
 PROBE_GROWTH = 4
+"""Factor from one probe's size to the next one's."""
 
 PROBE_SHARE = 0.1
-"""Of the limit: only a probe that took so long can have its workload refused."""
+"""Only a probe that took this share of the limit can have its workload refused."""
 
 
 class TooLargeError(Exception):
@@ -101,11 +103,11 @@ def require_time(
 def _predicted_call(
     subject: Subject, workload: Workload, inputs: Inputs, longest: float, clock: Clock
 ) -> float:
-    """Seconds of one call, told from calls on ever larger parts of it.
+    """Seconds of one call, predicted from calls on ever larger parts of it.
 
-    In proportion, a part hardly ever takes less than the whole; where that is within the limit it
-    will do. Else two parts tell what a call costs and what its size adds: a thread that waits for
-    a busy core costs a small part as much as the whole.
+    To scale a part's time up in proportion hardly ever predicts too little, so a prediction within
+    the limit will do. Else two parts tell what any call costs and what its size adds: waiting for a
+    busy core delays a small part as much as the whole.
     """
     smaller: tuple[int, float] | None = None
     for batch, queries in _growing_parts(workload):

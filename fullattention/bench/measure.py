@@ -26,14 +26,16 @@ class Effort:
     """How much a workload may take: seconds, and processes."""
 
     contest: float = 8.0
+    """Seconds; the `Rules.budget`."""
     warm_up: float = 0.1
+    """Seconds of calls in each process before its turns."""
     longest_call: float = 1.0
-    """A backend of which one call takes longer is left out."""
+    """Seconds; a backend of which one call takes longer is left out."""
     processes: int = 2
-    """Of each backend, at least."""
+    """Processes of each backend, at least."""
     differences: int = 6
-    """Between processes of one backend, over all backends, at least: from fewer it cannot be told
-    how much processes differ."""
+    """Differences between processes of one backend, counted over all backends, at least: fewer do
+    not tell how much processes differ."""
 
     def processes_of_each(self, backends: int) -> int:
         """Processes of each of so many backends; one alone is compared with nothing."""
@@ -56,7 +58,7 @@ class Measured:
     turns: Mapping[str, Sequence[float]]
     """Seconds per call of each turn, by the candidate's name."""
     broken: Mapping[str, str]
-    """Candidates that raised, hung or died, which is no refusal -> how."""
+    """Candidates that raised, hung or died -> how; to refuse a workload is none of these."""
 
     def over_baseline(self, name: str) -> Comparison | None:
         """A candidate's comparison with the baseline; None where the two did not both run."""

@@ -150,7 +150,7 @@ def make_options(
 def _chosen(
     patterns: Iterable[str], shapes: Iterable[str], files: Iterable[str], full: bool
 ) -> list[Workload]:
-    """The named workloads, and one's own, which alone replace the default set."""
+    """The named workloads and the user's own; the default set only where there are neither."""
     patterns, own = tuple(patterns), [parse_shape(text) for text in shapes]
     own += [workload for file in files for workload in read_workloads(Path(file))]
     return own if own and not patterns else [*select(patterns, full=full), *own]

@@ -96,7 +96,7 @@ def _alone() -> Iterator[None]:
 
 
 def _all_right(out: Path) -> bool:
-    """Whether something was timed, and every candidate was conformant; pytest tells the wrong."""
+    """Whether something was timed and all candidates conform; pytest tells of wrong results."""
     verdicts = read(out / VERDICTS, Verdict) if (out / VERDICTS).exists() else []
     timings = read(out / TIMINGS, Timing) if (out / TIMINGS).exists() else []
     timed = any(timing.status == "timed" for timing in timings)

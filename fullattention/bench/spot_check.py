@@ -19,16 +19,17 @@ from fullattention.conformance.bound import Expected, error_over_bound, expected
 from fullattention.conformance.oracle import Exact, exact_attention
 
 PAIRS = 16
-"""Batch entries and heads that are looked at, at most; the exact result of all would take too
-long."""
+"""Pairs of a batch entry and a head that are looked at, at most; the exact result of all of them
+would take too long."""
 
 FEWEST_PAIRS = 3
 """Both ends and the spot, however many keys there are."""
 
 QUERIES = 8
+"""Queries of each pair that are looked at, at most."""
 
 TERMS = 2**18
-"""Of the sums over the keys that are looked at, so that a look takes some milliseconds."""
+"""Terms of all sums over keys in one look, so that it takes some milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class SpotCheck:
 
 
 def _some(size: int, most: int, one: int, random: np.random.Generator) -> np.ndarray:
-    """Indices below `size` in order: all, or else both ends, a certain one, and others."""
+    """Indices below `size` in order: all, or else both ends, `one`, and random others."""
     if size <= most:
         return np.arange(size)
     certain = {0, size - 1, one}

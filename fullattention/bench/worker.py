@@ -1,7 +1,7 @@
 """A candidate in a warm process of its own, one of several, which lives through a whole run.
 
-Nothing that one candidate does to its process, be it a crash, a hang or a thread that spins on,
-ends or slows the others' unseen.
+Where one candidate crashes, hangs, or leaves a thread spinning, the others neither end nor become
+slower unseen.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Prepared:
     """The numbers as the candidate's own library has them; None where they stay on the host."""
     turns: Turns
     look: int = DRAWN
-    """For which the numbers were last renewed."""
+    """The look for which the numbers were last renewed."""
 
 
 class Server:
@@ -202,7 +202,7 @@ class Server:
         return tuple(changed)
 
     def _renew(self, look: int) -> None:
-        """Write the numbers of a look where those of the last one and its own are."""
+        """Give the inputs the numbers of a look, and take back those of the look before."""
         prepared, arrays, device = self._at_work, self.subject.arrays, self.subject.device
         numbers = prepared.pool.renewed(look)
         spans = [*prepared.pool.spans(prepared.look), *prepared.pool.spans(look)]

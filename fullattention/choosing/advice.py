@@ -14,8 +14,8 @@ from fullattention.machine.hardware import usable_cores
 from fullattention.records import Option
 from fullattention.units import counted, memory
 
-OUT_OF_QUESTION = ("unavailable", "unsupported")
-"""What measuring does not change."""
+LASTING = ("unavailable", "unsupported")
+"""Why a backend is out, where measuring would not change it."""
 
 
 def nothing_measured(request: Request, known: Known, options: Sequence[Option]) -> str:
@@ -41,7 +41,7 @@ def nothing_measured(request: Request, known: Known, options: Sequence[Option]) 
 
 def _advice(request: Request, known: Known, options: Sequence[Option]) -> str:
     """The command that measures, with those of the wanted backends that can be."""
-    possible = {o.backend for o in options if o.basis not in OUT_OF_QUESTION or o.measured}
+    possible = {o.backend for o in options if o.basis not in LASTING or o.measured}
     if refused := _refused(request, bool(possible or not options)):
         return f"It cannot be measured here: {refused}"
     wanted = replace(request, backends=tuple(n for n in request.backends if n in possible))

@@ -49,7 +49,7 @@ def choose(
         store: what was measured; None: the user's own.
 
     Returns:
-        The fastest first; those that are out of question, with their reasons, last.
+        The fastest first; those that cannot be chosen, with their reasons, last.
 
     Raises:
         NothingMeasuredError: no backend that could run it was measured on this hardware.
@@ -92,8 +92,8 @@ def _whole(name: str, value: int) -> int:
 def rank(request: Request, known: Known, backends: Iterable[str]) -> Choice:
     """Rank some backends for a call.
 
-    Timings that were disturbed count only where there are no others, of whatever backend. The
-    request's baseline takes part in any case.
+    Disturbed timings count only where no backend has any other. The request's baseline takes part
+    in any case.
 
     Raises:
         NothingMeasuredError: none of them that could run it was measured.
@@ -140,10 +140,10 @@ def _with_timed_threads(request: Request, timings: Iterable[Timing]) -> Request:
 
 
 def _beside_baseline(options: list[Option], baseline: str) -> list[Option]:
-    """The options, without the times that say nothing of how long the baseline would take.
+    """The options, without the times that cannot be compared with the baseline's.
 
-    Those of other runs, of another moment of the machine, and any where the baseline has none. All
-    stay where the baseline is out of question.
+    These are times of other runs, so of another moment of the machine, and all of them where the
+    baseline has none. If the baseline cannot run the call, all stay.
     """
     base = next((option for option in options if option.backend == baseline), None)
     if base is None or (base.seconds is None and base.basis not in ("unknown", "void")):

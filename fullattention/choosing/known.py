@@ -19,7 +19,7 @@ class Known:
     """What is kept of this hardware."""
 
     folder: Path
-    """Of the store."""
+    """The store's."""
     key: str
     here: Environment
     timings: Sequence[Timing]
@@ -27,7 +27,7 @@ class Known:
     comparisons: Sequence[Comparison]
 
     def timed_for(self, request: Request) -> list[str]:
-        """The backends that were timed at such calls, less those of other libraries' arrays.
+        """The backends that were timed at such calls and take arrays of the wanted library.
 
         It loads none of them: that would import their libraries.
         """

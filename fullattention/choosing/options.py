@@ -14,13 +14,13 @@ from fullattention.records import Environment, Option, Timing
 from fullattention.units import memory
 
 WIDEST = 100.0
-"""Upper over lower end of what the model says of a time, beyond which it tells nothing."""
+"""An interpolated time whose upper end is more than so many times its lower end tells nothing."""
 
 
 def option_of(
     name: str, request: Request, timings: Sequence[Timing], here: Environment, *, calm: bool
 ) -> Option:
-    """What is known of a backend, by its undisturbed timings alone where it is to be `calm`."""
+    """What is known of a backend; if `calm`, by its undisturbed timings alone."""
     try:
         backend = load(name, request.device)
     except UnavailableError as error:
@@ -59,7 +59,7 @@ def _lacking(backend: Backend, request: Request) -> str:
 
 
 def _told(name: str, request: Request, timings: Sequence[Timing]) -> Option:
-    """What fresh timings tell: the newest of the very shape, or else what the others come to."""
+    """What timings tell: the newest one of this very shape, or else those of other shapes."""
     newest = _newest(timings)
     last = newest.get(request.shape)
     if last is None:

@@ -48,8 +48,8 @@ class Request:
     backends: tuple[str, ...] = ()
     """By name, those that may run it; none: every known one."""
     baseline: str = ""
-    """What runs by default: another one takes its place only by times of both that compare, and if
-    measured then only where it is known to be faster."""
+    """What runs by default. Another one is put before it only if the times of both compare and,
+    where they were measured, only if it is known to be faster."""
 
     def __post_init__(self) -> None:
         if min(self.shape) < 1:
@@ -78,7 +78,7 @@ class Request:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What the command line calls such a call."""
+        """The options of the command line that describe such a call."""
         return (
             *("--shape", ",".join(map(str, self.shape)), "--dtype", self.dtype),
             *("--mask", self.mask, "--mode", self.mode),
@@ -102,7 +102,7 @@ class Request:
     def is_of(self, record: Timing | Comparison) -> bool:
         """Whether a record is of such a call, in whatever shape.
 
-        Of a GPU which one it was does not matter, nor how many threads the CPU had.
+        On a GPU neither its number matters nor how many threads the CPU had.
         """
         threads = self.on_gpu or record.environment.threads == self.threads
         return threads and self.is_like(record)

@@ -18,7 +18,7 @@ from fullattention.conformance.oracle import Exact, exact_attention
 B, H, E, D = 2, 3, 8, 5
 
 LENGTH, SHORTER, LONG = 70, 37, 200
-"""Lengths of axes; the last is beyond what a power of two near the first would hold."""
+"""Lengths of the time axes; `LONG` exceeds any buffer of a power of two made for `LENGTH`."""
 
 SEED = 31
 

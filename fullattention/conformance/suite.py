@@ -68,7 +68,6 @@ def check(
     dtypes: Sequence[str] = (),
     only: str = "",
     exceptions: Exceptions = NO_EXCEPTIONS,
-    progress: Progress | None = None,
 ) -> Verdict:
     """Judge a candidate by the contract, in this process.
 
@@ -80,7 +79,6 @@ def check(
         dtypes: which to check; all that the candidate takes if empty.
         only: beginning of the ids of the checks to run, and no others.
         exceptions: checks that are expected to fail, or to be skipped.
-        progress: called with each result as it comes.
 
     Raises:
         UnavailableError, LookupError, TypeError: as `backends.load`.
@@ -92,7 +90,6 @@ def check(
         dtypes=dtypes,
         only=only,
         exceptions=exceptions,
-        progress=progress,
     )
     spec = candidate if isinstance(candidate, str) else ""
     return dataclasses.replace(verdict, spec=spec, environment=environment_here())
@@ -107,7 +104,10 @@ def judge_subject(
     exceptions: Exceptions = NO_EXCEPTIONS,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Judge a candidate that is loaded already; see `check`."""
+    """Judge a candidate that is loaded already; see `check`.
+
+    `progress` is called with each result as it comes.
+    """
     return _judge(LocalCandidate(subject), level, dtypes, only, exceptions, progress)
 
 
@@ -119,7 +119,6 @@ def check_isolated(
     dtypes: Sequence[str] = (),
     only: str = "",
     exceptions: Exceptions = NO_EXCEPTIONS,
-    progress: Progress | None = None,
     timeout: float = TIMEOUT,
 ) -> Verdict:
     """Judge a candidate in a process of its own, which it may hang or take down; see `check`.
@@ -132,7 +131,7 @@ def check_isolated(
     if not 0 < timeout < math.inf:
         raise ValueError(f"timeout is {timeout:g}: a positive number of seconds")
     with IsolatedCandidate(candidate, str(device), timeout=timeout) as isolated:
-        verdict = _judge(isolated, level, dtypes, only, exceptions, progress)
+        verdict = _judge(isolated, level, dtypes, only, exceptions)
     return dataclasses.replace(verdict, spec=candidate, environment=isolated.environment)
 
 
@@ -142,7 +141,7 @@ def _judge(
     dtypes: Sequence[str],
     only: str,
     exceptions: Exceptions,
-    progress: Progress | None,
+    progress: Progress | None = None,
 ) -> Verdict:
     """Run the selected checks and give the verdict."""
     declaration = candidate.declaration

@@ -18,7 +18,7 @@ from fullattention.status import Terminated, terminable
 from tests.bench_fakes import ENVIRONMENT
 from tests.living import living
 from tests.test_bench_run import CANDIDATES, SHAPE
-from tests.test_store import timing
+from tests.timings import timing
 
 SLOW = """
 import pathlib, time

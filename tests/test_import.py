@@ -12,7 +12,7 @@ import pytest
 from fullattention.backends import load
 from fullattention.choosing.known import known_here
 from fullattention.choosing.store import Store
-from tests.test_store import timing
+from tests.timings import timing
 
 PROBE = """
 import json, sys

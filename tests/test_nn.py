@@ -37,7 +37,7 @@ from fullattention.records import Timing
 from tests import near_layers
 from tests.available import each, found
 from tests.patchtst import PatchTST, ScaledByTauAttention, TopKeysAttention
-from tests.test_store import timing
+from tests.timings import timing
 from tests.zoo.layers import UpstreamLayer, triangular_causal_mask
 
 HERE = known_here(Store(Path("no-such-folder")))

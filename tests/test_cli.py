@@ -68,7 +68,11 @@ def test_check_of_a_wrong_backend_exits_1_and_says_what_where_and_how_to_repeat_
     assert "M7 FAILED" in printed
     assert "first at b=" in printed
     assert "expected" in printed
-    (command,) = [line for line in printed.splitlines() if line.startswith("  fullattention")]
+    (command,) = [
+        line
+        for line in printed.splitlines()
+        if line.startswith("  fullattention check") and "--only" in line
+    ]
     check_id = shlex.split(command)[-1]
     assert main(["check", wrong, "--only", check_id]) == 1
     assert "1 standard check" in capsys.readouterr().out

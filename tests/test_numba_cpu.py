@@ -19,7 +19,11 @@ numba = pytest.importorskip("numba")
 llvm = pytest.importorskip("llvmlite.binding")
 torch = pytest.importorskip("torch")
 
-from fullattention.backends import numba_cpu, numpy_arrays  # noqa: E402 - they need Numba
+from fullattention.backends import (  # noqa: E402 - they need Numba
+    numba_cpu,
+    numba_cpu_torch,
+    numpy_arrays,
+)
 from fullattention.backends.numba_cpu_kernels import (  # noqa: E402
     dropout,
     entry,
@@ -352,8 +356,12 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return seen
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_torch_tensors_are_read_and_written_where_they_lie(dtype: str, runs: Runs) -> None:
+def test_torch_tensors_are_read_and_written_where_they_lie(
+    dtype: str, large: bool, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba_cpu_torch, "LARGE", 0 if large else 10**9)
     kind = getattr(torch, dtype)
     q, k, v = (torch.from_numpy(x).to(kind) for x in inputs(2, 5, 7, 3, 4, 6))
     hidden = torch.from_numpy(RNG.random((1, 1, 5, 7)) < 0.3)
@@ -365,6 +373,7 @@ def test_torch_tensors_are_read_and_written_where_they_lie(dtype: str, runs: Run
             *qkv, hidden=mask, causal=False, scale=0.5, dropout=0.0, weights=True
         )
         assert runs[-1][1][:6] == tuple(x.data_ptr() for x in (*tensors, out, weights))
+        assert out.untyped_storage().resizable() is not large  # NumPy's memory is not
         return out, weights
 
     # Every third number: whoever needs them dense has to copy.

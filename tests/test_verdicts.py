@@ -180,7 +180,7 @@ def test_what_is_out_of_date_is_repeated_by_what_can_be_run() -> None:
     stale = dataclasses.replace(FAILED, check="N1: declared deviation", requirement="N1", dtype="")
     unknown = dataclasses.replace(stale, check="Z9: declared deviation", requirement="Z9")
     text = as_text(verdict_blocks(verdict(PASSED, stale, unknown), TEXT, "check it"))
-    commands = [line.strip() for line in text.splitlines() if line.startswith("  check it")]
+    commands = [line.strip() for line in text.splitlines() if line.startswith("  check it --only")]
     assert commands == ["check it --only N1:"]
     assert "declared deviation'" not in text
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 
-from fullattention.backends.interface import Sizes, dtype_name
+from fullattention.backends.interface import Shape, Sizes, dtype_name
 from fullattention.backends.numba_cpu import Direction, Plan, plan
 from fullattention.backends.passes import Options, sizes_of
 
@@ -25,8 +28,8 @@ class TensorKernels:
         """V (B, L, H, D), the weights (B, H, L, S) or None, and an empty tensor."""
         sizes = sizes_of(q, v)
         B, L, S, H, _, D = sizes
-        out = torch.empty((B, L, H, D), dtype=q.dtype)
-        a = torch.empty((B, H, L, S), dtype=q.dtype) if weights else None
+        out = _empty((B, L, H, D), q.dtype)
+        a = _empty((B, H, L, S), q.dtype) if weights else None
         forward = _plan("forward", sizes, q, k, v, hidden, options)
         forward.run(*map(_address, (q, k, v, hidden, out, a)), 0, 0, 0, 0, 0, options.seed)
         return out, a, _NOTHING
@@ -44,7 +47,7 @@ class TensorKernels:
         options: Options,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Gradients by q, k and v."""
-        d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
+        d_q, d_k, d_v = (_empty(x.shape, x.dtype) for x in (q, k, v))
         arrays = (g_out, g_weights, d_q, d_k, d_v)
         backward = _plan("backward", sizes_of(q, v), q, k, v, hidden, options)
         backward.run(*map(_address, (q, k, v, hidden)), 0, 0, *map(_address, arrays), options.seed)
@@ -52,6 +55,18 @@ class TensorKernels:
 
 
 _NOTHING = torch.empty(0)
+
+LARGE = 2**22
+"""Bytes from which NumPy asks the operating system for large pages, and torch does not. A tensor
+that is new to the process costs a fault for each of its pages: in ones of 4 KiB they can take as
+long as the kernel."""
+
+
+def _empty(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(shape)
 
 
 def _address(tensor: torch.Tensor | None) -> int:

@@ -159,7 +159,8 @@ def _requirements(verdict: Verdict, command: str) -> list[Block]:
     columns = ("id", "status", "tried", "error/bound", "the worst again")
     blocks: list[Block] = [
         Heading("Requirements"),
-        Lines([f"`{command}` with the last column repeats the worst check, or one that failed."]),
+        Lines(["The last column, appended to this, repeats the worst check or one that failed:"]),
+        Command(command),
         Table(columns, rows, right=("tried", "error/bound")),
     ]
     if without and not verdict.only:

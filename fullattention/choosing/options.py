@@ -13,8 +13,8 @@ from fullattention.choosing.request import Request
 from fullattention.records import Environment, Option, Timing
 from fullattention.units import memory
 
-WIDEST = 100.0
-"""An interpolated time whose upper end is more than so many times its lower end tells nothing."""
+WIDEST = 10.0
+"""An interpolated time that is known only within a larger factor tells nothing."""
 
 
 def option_of(
@@ -127,7 +127,7 @@ def _interpolated(name: str, request: Request, newest: Mapping[Sizes, Timing]) -
         reason = f"this shape was not measured, and lies beyond those that were: {outside}"
         return Option(backend=name, basis="unknown", reason=reason)
     estimate = model.at(request.shape)
-    if estimate.factor**2 > WIDEST:
+    if estimate.factor > WIDEST:
         reason = (
             f"this shape was not measured, and the {len(timed)} that were tell its time only "
             f"within a factor of {estimate.factor:.3g}"

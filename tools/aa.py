@@ -28,8 +28,9 @@ from fullattention.bench.contest import Rules, contest
 from fullattention.bench.inputs import DRAWN, SEED, InputPool
 from fullattention.bench.measure import Effort
 from fullattention.bench.ratio import FINAL, PRECISION, spread_of
+from fullattention.bench.server import Turn
 from fullattention.bench.turns import Clock
-from fullattention.bench.worker import PREPARING, TURNING, Turn, Worker
+from fullattention.bench.worker import PREPARING, TURNING, Worker
 from fullattention.bench.workloads import CATALOGUE
 from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores

@@ -19,17 +19,10 @@ from fullattention.bench.contest import LeftError, TakeTurn
 from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import DRAWN, SEED, InputPool
 from fullattention.bench.rest import come_to_rest
+from fullattention.bench.server import Ready, Turn
 from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.work import Work
-from fullattention.bench.worker import (
-    FIGURING,
-    PREPARING,
-    TURNING,
-    OutError,
-    Ready,
-    RefusedError,
-    Turn,
-)
+from fullattention.bench.worker import FIGURING, PREPARING, TURNING, OutError, RefusedError
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
 from fullattention.records import Environment, Timing, Verdict

@@ -68,6 +68,7 @@ def check(
     dtypes: Sequence[str] = (),
     only: str = "",
     exceptions: Exceptions = NO_EXCEPTIONS,
+    progress: Progress | None = None,
 ) -> Verdict:
     """Judge a candidate by the contract, in this process.
 
@@ -79,6 +80,7 @@ def check(
         dtypes: which to check; all that the candidate takes if empty.
         only: beginning of the ids of the checks to run, and no others.
         exceptions: checks that are expected to fail, or to be skipped.
+        progress: called with each result as it comes.
 
     Raises:
         UnavailableError, LookupError, TypeError: as `backends.load`.
@@ -90,6 +92,7 @@ def check(
         dtypes=dtypes,
         only=only,
         exceptions=exceptions,
+        progress=progress,
     )
     spec = candidate if isinstance(candidate, str) else ""
     return dataclasses.replace(verdict, spec=spec, environment=environment_here())
@@ -104,10 +107,7 @@ def judge_subject(
     exceptions: Exceptions = NO_EXCEPTIONS,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Judge a candidate that is loaded already; see `check`.
-
-    `progress` is called with each result as it comes.
-    """
+    """Judge a candidate that is loaded already; see `check`."""
     return _judge(LocalCandidate(subject), level, dtypes, only, exceptions, progress)
 
 

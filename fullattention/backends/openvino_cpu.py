@@ -82,6 +82,9 @@ def build(variant: Variant) -> openvino.Model:
     if variant.masked:
         scores = op.select(hidden, op.constant(-np.inf, inside), scores)
     a = op.softmax(scores, axis=-1)
+    if variant.weights:  # the plugin's softmax leaves 0 beside a NaN; V is NaN either way
+        total = op.reduce_sum(a, [-1], keep_dims=True)
+        a = op.select(op.is_nan(total), total, a)
     if variant.dropout:
         a = op.multiply(a, keep)
     out = op.transpose(op.matmul(a, v, transpose_a=False, transpose_b=False), [0, 2, 1, 3])

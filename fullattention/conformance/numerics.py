@@ -113,8 +113,12 @@ def _special(base: Case, *, quick: bool) -> Checks:
         yield case_check("N4", base.but(poison=poison, shape=Sizes(2, 20, 40, 3, 33, 8)))
     for poison in ("nan-in-last-key", "nan-in-last-value", "overflow-in-last-key"):
         yield case_check("N4", base.but(poison=poison, mask="tail/S"), quick=quick)
+    with_weights = base.but(weights=True)  # a row of them may be spoilt while its V is right
+    for poison in ("nan-in-query", "infinity-in-query", "nan-in-key", "infinity-in-key"):
+        first = quick and poison == "nan-in-key"
+        yield case_check("N4", with_weights.but(poison=poison), quick=first)
+    yield case_check("N4", with_weights.but(poison="nan-in-last-key", mask="tail/S"))
     if quick:
         causal = base.but(shape=Sizes(1, 40, 40, 2, 8, 8), mask=masks.CAUSAL)
         for poison in ("nan-in-last-key", "nan-in-last-value"):
             yield case_check("N4", causal.but(poison=poison))
-        yield case_check("N4", base.but(poison="nan-in-query", weights=True))

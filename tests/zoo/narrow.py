@@ -66,6 +66,15 @@ def weights_of_their_tile(call: Call) -> Result:
     return out, a
 
 
+def zeros_beside_nan(call: Call) -> Result:
+    """In a row with a NaN among its scores, the weights of the other keys are 0; V is right."""
+    out, a = right(call)
+    if a is not None:
+        spoilt = np.isnan(call.k).any(-1).swapaxes(1, 2)[:, :, None]
+        a[np.isnan(a) & ~spoilt & spoilt.any(-1, keepdims=True)] = 0
+    return out, a
+
+
 def narrow(name: str, reason: str, violates: str, method: Any, **fields: Any) -> Specimen:
     return fault("narrow", name, reason, violates, method, **fields)
 
@@ -146,6 +155,12 @@ NARROW = (
         "N5",
         if_(lambda c: c.q.shape[-1] == 128, in_float32),
         dtypes=("float64",),
+    ),
+    narrow(
+        "zeros-beside-nan",
+        "weights beside that of a NaN key are 0",
+        "N4",
+        zeros_beside_nan,
     ),
     layer(WeightsNotContiguous, "W1"),
     narrow(

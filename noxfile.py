@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping
 
 import nox
 
@@ -23,6 +24,27 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
     project = ["-e", f".[{','.join(extras)}]"] if extras else []
     requirements = nox.project.dependency_groups(PYPROJECT, *groups)
     session.install("-c", "constraints.txt", *project, *requirements)
+
+
+PYTEST = ("python", "-m", "pytest", "-n", "2")
+"""In two processes."""
+
+
+def check(
+    session: nox.Session,
+    backends: Iterable[str],
+    *options: str,
+    env: Mapping[str, str] | None = None,
+) -> None:
+    """Check backends against the contract, at the standard level unless an option says another."""
+    session.run(
+        *(*PYTEST, "--timeout", "600", "-p", "fullattention.pytest_plugin"),
+        *("--pyargs", "fullattention.conformance"),
+        *itertools.chain(*(("--backend", name) for name in backends)),
+        *options,
+        *session.posargs,
+        env=env,
+    )
 
 
 CPU_EXTRAS = ("torch", "numba", "onnxruntime", "openvino", "jax")
@@ -60,15 +82,14 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the suite's own tests on the CPU backends, in two processes."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))
-    session.run("python", "-m", "pytest", "-n", "2", *session.posargs, env=HYPOTHESIS)
+    session.run(*PYTEST, *session.posargs, env=HYPOTHESIS)
 
 
 @nox.session
 def proofs(session: nox.Session) -> None:
     """Run those of the suite's own tests that take minutes: marked `proof`, and in CI too."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))
-    command = ("python", "-m", "pytest", "-n", "2", "-m", "proof")
-    session.run(*command, *session.posargs, env=HYPOTHESIS)
+    session.run(*PYTEST, "-m", "proof", *session.posargs, env=HYPOTHESIS)
 
 
 @nox.session
@@ -102,55 +123,38 @@ COMPILING = ("torch-compile", "torch-flex", "jax", "jax-einsum")
 def conformance(session: nox.Session) -> None:
     """Check every backend for the CPU against the contract; those that compile, quickly."""
     install(session, "suite", *CPU_EXTRAS, groups=("test",))
-    quick = ("--level", "quick", "--dtype", "float32")
-    for options, backends in ((("--level", "standard"), CPU_BACKENDS), (quick, COMPILING)):
-        session.run(
-            *("python", "-m", "pytest", "-n", "2", "--timeout", "600"),
-            *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
-            *options,
-            *itertools.chain(*(("--backend", name) for name in backends)),
-            *session.posargs,
-        )
+    check(session, CPU_BACKENDS)
+    check(session, COMPILING, "--level", "quick", "--dtype", "float32")
 
 
 @nox.session
 def simulator(session: nox.Session) -> None:
     """Check Numba's CUDA kernels against the contract in its simulator, by tiles of few keys."""
     install(session, "torch", "suite", groups=("test",))
-    every, tiles = ("numba-cuda", "--backend", "numba-cuda-torch"), ("tests/zoo/numba_tiles.py",)
-    for backends in (every, (*tiles, "--dtype", "float32")):
-        session.run(
-            *("python", "-m", "pytest", "-n", "2", "--timeout", "900"),
-            *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
-            *("--level", "quick", "--backend", *backends, *session.posargs),
-            env={"NUMBA_ENABLE_CUDASIM": "1"},
-        )
+    simulated = {"NUMBA_ENABLE_CUDASIM": "1"}
+    quick = ("--level", "quick", "--timeout", "900")
+    check(session, ("numba-cuda", "numba-cuda-torch"), *quick, env=simulated)
+    check(session, ("tests/zoo/numba_tiles.py",), *quick, "--dtype", "float32", env=simulated)
 
 
 @nox.session
 def ptx(session: nox.Session) -> None:
     """Compile Numba's CUDA kernels for the GPUs in use, by NVIDIA's compilers alone."""
     install(session, "suite", groups=("test", "ptx"))
-    options = ("-n", "2", "--timeout", "600", *session.posargs)
-    session.run("python", "-m", "pytest", *options, "tests/numba_ptx.py")
+    session.run(*PYTEST, "--timeout", "600", *session.posargs, "tests/numba_ptx.py")
 
 
 @nox.session
 def triton(session: nox.Session) -> None:
     """Check our Triton kernels in its interpreter, and compile them for the GPUs in use."""
     install(session, "torch", "suite", groups=("test", "triton"))
-    pytest = ("python", "-m", "pytest", "-n", "2", "--timeout", "600")
     interpreted = {"TRITON_INTERPRET": "1"}
-    tiles = ("tests/zoo/triton_tiles.py", "--dtype", "float32")
-    for backend in (("triton",), tiles):
-        session.run(
-            *(*pytest, "-p", "fullattention.pytest_plugin"),
-            *("--pyargs", "fullattention.conformance", "--level", "quick"),
-            *("--backend", *backend, *session.posargs),
-            env=interpreted,
-        )
-    session.run(*pytest, "tests/triton_interpreted.py", *session.posargs, env=interpreted)
-    session.run(*pytest, "tests/triton_ptx.py", *session.posargs)
+    quick = ("--level", "quick")
+    check(session, ("triton",), *quick, env=interpreted)
+    check(session, ("tests/zoo/triton_tiles.py",), *quick, "--dtype", "float32", env=interpreted)
+    pytest = (*PYTEST, "--timeout", "600", *session.posargs)
+    session.run(*pytest, "tests/triton_interpreted.py", env=interpreted)
+    session.run(*pytest, "tests/triton_ptx.py")
 
 
 @nox.session
@@ -170,13 +174,7 @@ EMULATED = (
 def emulation(session: nox.Session) -> None:
     """Check our CUDA kernels on a CPU emulation (needs g++), and compile all of them for GPUs."""
     install(session, "torch", "suite", groups=("test",))
-    backends = (("--backend", f"tests/emulation/backends.py:{name}") for name in EMULATED)
-    session.run(
-        *("python", "-m", "pytest", "-n", "2", "--timeout", "600"),
-        *("-p", "fullattention.pytest_plugin", "--pyargs", "fullattention.conformance"),
-        *itertools.chain(*backends),
-        *session.posargs,
-    )
+    check(session, [f"tests/emulation/backends.py:{name}" for name in EMULATED])
     session.run("python", "-m", "tests.cuda_settings")
 
 

@@ -193,7 +193,7 @@ class Timing:
     mode: Mode = "forward"
     status: Literal["timed", "wrong", "void", "not run"]
     """Only "timed" is ranked; "wrong" was timed, and its output broke the bound; "void" was faster
-    than the machine can be, or took its time with far other cores than those it was told to use."""
+    than the machine can be, or had far more or far fewer cores than it was told to use."""
     reason: str = ""
     """Why it is not "timed", or lacks what a GPU tells."""
     verdict_level: str | None = None
@@ -202,8 +202,8 @@ class Timing:
     error_over_bound: float | None = None
     """Largest error of sampled timed outputs over its bound."""
     first_call: float | None = None
-    """Of the last process, which made no call of this workload before: None where it is the first,
-    which was judged. What was compiled by another process and kept on disk is found."""
+    """Of the last process, which made no call of this workload before; None where that is the first
+    process, which was judged. It may find on disk what another process compiled."""
     median: float | None = None
     """Of the turns of all processes, as are the quartiles and the minimum; a turn's time is the
     median of it."""
@@ -239,8 +239,8 @@ class Timing:
     share: float | None = None
     """Time at that ceiling over the median."""
     other_load: float | None = None
-    """Cores that other processes kept busy meanwhile, on average and at least: what the ticks leave
-    unsure by which the system counts is taken off."""
+    """Cores that other processes kept busy meanwhile, on average. It is a lower bound: what may
+    come from the ticks by which the system counts time is taken off."""
     own_load: float | None = None
     """Cores that the backend's own process kept busy in its turns, on average."""
     throttlings: int | None = None
@@ -304,8 +304,8 @@ class Comparison:
     processes: int
     """Of each backend; in a block each takes one turn."""
     process_difference: float
-    """What two processes of one backend usually differ by here, as a share of their time: with what
-    their turns scatter by."""
+    """What two processes of one backend usually differ by here, as a share of their time; the
+    scatter of their turns is in it."""
     environment: Environment
     schema: int = SCHEMA
 
@@ -377,7 +377,7 @@ class Choice:
 def as_json(
     record: Verdict | Timing | Comparison | Ceilings | Choice, indent: int | None = None
 ) -> str:
-    """A record as strict JSON; half a character, as candidates may say, becomes its escape.
+    """A record as strict JSON; what UTF-8 cannot encode in a candidate's words becomes an escape.
 
     Raises:
         ValueError: it holds NaN or an infinity, which JSON has no word for.
@@ -455,7 +455,7 @@ def _decoded(text: bytes, kind: type[Record], place: str) -> Record | str:
 
 
 def _nonsense(record: Verdict | Timing | Comparison | Ceilings) -> str:
-    """What cannot be of a record that is well formed; empty where all can."""
+    """Which value of a well-formed record cannot be; empty where all can."""
     if not isinstance(record, Timing | Comparison):
         return ""
     if min(record.shape) < 1:

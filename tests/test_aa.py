@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from fullattention.bench.worker import Turn
+from fullattention.bench.server import Turn
 from fullattention.records import Speed
 from tests.bench_fakes import ENVIRONMENT, FakeClock
 from tools.aa import (

@@ -10,7 +10,7 @@ import pytest
 
 from fullattention.bench import conditions
 from fullattention.bench.conditions import Conditions, Watch, by_chance, void_reason
-from fullattention.bench.measure import untimed
+from fullattention.bench.entry import untimed
 from fullattention.bench.workloads import parse_shape
 from fullattention.machine import hardware
 from fullattention.records import Timing

@@ -12,12 +12,14 @@ import pytest
 
 from fullattention.bench.ceilings import Rates
 from fullattention.bench.conditions import by_chance
+from fullattention.bench.entry import Candidate
 from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import DRAWN, SEED, InputPool
-from fullattention.bench.measure import THOROUGH, Candidate, Effort, Measured, measure
+from fullattention.bench.measure import THOROUGH, Effort, Measured, measure
 from fullattention.bench.modes import make_call
+from fullattention.bench.server import Ready, Turn
 from fullattention.bench.spot_check import sample
-from fullattention.bench.worker import OutError, Ready, RefusedError, Turn
+from fullattention.bench.worker import OutError, RefusedError
 from fullattention.bench.workloads import parse_shape
 from fullattention.conformance.subject import declaration_of
 from fullattention.records import Comparison, Result, Timing

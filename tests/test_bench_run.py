@@ -108,13 +108,13 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def bench(candidates: Path, *objects: str, **options: Any) -> tuple[int, Heard, Path]:
     heard, out = Heard(), candidates.parent / "out"
-    defaults: dict[str, Any] = {
-        "backends": [f"{candidates}:{name}" for name in objects],
-        "shapes": [SHAPE],
-        "threads": 1,
-        "out": out,
-    }
-    return run(**defaults | options, listener=heard, report=write_report), heard, out
+    chosen = make_options(**defaults(candidates, *objects) | options)
+    return run(chosen, out=out, listener=heard, report=write_report), heard, out
+
+
+def defaults(candidates: Path, *objects: str) -> dict[str, Any]:
+    backends = [f"{candidates}:{name}" for name in objects]
+    return {"backends": backends, "shapes": [SHAPE], "threads": 1}
 
 
 # Whole runs
@@ -261,18 +261,19 @@ def test_a_run_that_times_nothing_does_not_succeed(candidates: Path) -> None:
         ({"threads": 0}, "threads is 0"),
         ({"modes": ["sideways"]}, "no mode is called 'sideways'"),
         ({"threads": 9999}, "the cores this process may use"),
-        ({"backends": ["nonsense"]}, "no backend is called 'nonsense'"),
     ],
 )
-def test_an_argument_that_makes_no_sense_exits_2_and_leaves_no_folder(
-    candidates: Path,
-    capsys: pytest.CaptureFixture[str],
-    options: dict[str, object],
-    says: str,
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises((LookupError, ValueError), match=says):
+        make_options(**options)
+
+
+def test_a_backend_that_does_not_exist_exits_2_and_leaves_no_folder(
+    candidates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, _, out = bench(candidates, "right", **options)
+    status, _, out = bench(candidates, backends=["nonsense"])
     assert status == 2
-    assert says in capsys.readouterr().err
+    assert "no backend is called 'nonsense'" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -307,10 +308,8 @@ def test_another_runs_folder_is_refused_and_left_alone(
 def session(candidates: Path) -> Iterator[Callable[..., BenchSession]]:
     made: list[BenchSession] = []
 
-    def make(*objects: str, **options: Any) -> BenchSession:
-        backends = [f"{candidates}:{name}" for name in objects]
-        defaults: dict[str, Any] = {"backends": backends, "shapes": [SHAPE], "threads": 1}
-        made.append(BenchSession(make_options(**defaults | options)))
+    def make(*objects: str, out: Path | None = None, **options: Any) -> BenchSession:
+        made.append(BenchSession(make_options(**defaults(candidates, *objects) | options), out))
         return made[-1]
 
     yield make
@@ -336,7 +335,7 @@ def test_a_contest_is_held_once_and_a_verdict_reached_once_for_each_dtype(
     ("shape", "disk", "reason"),
     [
         ("1000000,1000,1000,100,10,10", 2**60, "GiB of memory"),
-        (SHAPE, 0, "GiB are free in"),
+        (SHAPE, 0, "0 KiB are free in"),
     ],
 )
 def test_what_is_too_large_is_not_run_and_no_inputs_are_written(
@@ -547,7 +546,7 @@ def test_a_full_run_has_all_modes_and_the_usual_one_only_forward() -> None:
 
 
 def test_numbers_of_threads_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fullattention.bench.options.usable_cores", lambda: 4)
+    monkeypatch.setattr("fullattention.machine.hardware.usable_cores", lambda: 4)
     assert thread_counts("1,2,all") == [1, 2, 4]
     assert thread_counts("4,all") == [4]
     for wrong in ("0", "-1", "two", "1,,2", ""):

@@ -20,8 +20,9 @@ from fullattention.backends import UnavailableError, numpy_arrays, standard
 from fullattention.bench.gpu_figures import GpuFigures
 from fullattention.bench.inputs import DRAWN, SEED, InputPool, spot
 from fullattention.bench.modes import MODES
+from fullattention.bench.server import Server, Turn
 from fullattention.bench.spot_check import SpotCheck
-from fullattention.bench.worker import OutError, RefusedError, Server, Turn, Worker
+from fullattention.bench.worker import OutError, RefusedError, Worker
 from fullattention.bench.workloads import parse_shape
 from tests.bench_fakes import FakeClock, subject, threads_restored
 from tests.living import living
@@ -182,7 +183,7 @@ def test_results_that_are_kept_by_addresses_or_by_some_values_are_found(
 def test_inputs_change_for_a_look_on_a_device_of_their_own_too(
     immutable: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fullattention.bench.worker.IMMUTABLE", immutable)
+    monkeypatch.setattr("fullattention.bench.server.IMMUTABLE", immutable)
     apart = dataclasses.replace(numpy_arrays.ARRAYS, wrap=None)
     server, known = Server(subject(arrays=apart), 1), pool(tmp_path, 2)
     server.prepare(known, 0.0, None)
@@ -206,7 +207,7 @@ def test_the_first_call_is_one_that_no_other_call_came_before(
         met.add(q.shape)
         return result
 
-    monkeypatch.setattr("fullattention.bench.worker.time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr("fullattention.bench.server.time", SimpleNamespace(perf_counter=clock))
     server = Server(subject(compile_once), 1)
     assert server.prepare(pool(tmp_path, 2), 0.0, None).first_call == 5.0
     met.clear()

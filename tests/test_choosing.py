@@ -4,68 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import fullattention
 from fullattention.backends import load
 from fullattention.backends.interface import Sizes
-from fullattention.bench.workload_files import write_workloads
-from fullattention.bench.workloads import Workload
-from fullattention.choosing.choice import Known, NothingMeasuredError, Request, known_here, rank
+from fullattention.choosing.choice import NothingMeasuredError, rank
 from fullattention.choosing.hardware_key import hardware_key
-from fullattention.choosing.regret import regrets
+from fullattention.choosing.known import known_here
+from fullattention.choosing.request import Request
 from fullattention.choosing.store import Store
 from fullattention.cli import main
 from fullattention.machine.hardware import usable_cores
-from fullattention.records import TIMINGS, Choice, Comparison, Environment, Option, Timing, write
+from fullattention.records import Environment, Option, Timing
 from fullattention.reports.blocks import as_text
 from fullattention.reports.choices import choice_blocks
-from fullattention.reports.marked import with_marked
-from tests.test_store import comparison, timing
-
-TOY = Sizes(8, 6, 6, 2, 8, 8)
-HERE = known_here(Store(Path("no-such-folder")))
-NAMES = ("numpy-reference", "numpy-matmul")
-THREADS = 2
-
-
-def measured(backend: str, seconds: float, **fields: Any) -> Timing:
-    """A timing that was taken here, with the library as it is now."""
-    environment = dataclasses.replace(HERE.here, threads=THREADS)
-    figures = {"lower_quartile": seconds * 0.99, "upper_quartile": seconds * 1.01}
-    version = load(backend).version
-    return timing(
-        backend,
-        **{
-            "median": seconds,
-            "library_version": version,
-            "environment": environment,
-            **figures,
-            **fields,
-        },
-    )
-
-
-def known(*timings: Timing, comparisons: tuple[Comparison, ...] = ()) -> Known:
-    return dataclasses.replace(HERE, timings=timings, comparisons=comparisons)
-
-
-def choice(*timings: Timing, names: tuple[str, ...] = NAMES, **request: Any) -> Choice:
-    wanted = Request(**{"shape": TOY, "threads": THREADS, **request})
-    return rank(wanted, known(*timings), names)
-
-
-def options(of: Choice) -> dict[str, Option]:
-    return {option.backend: option for option in of.options}
+from tests.timings import (
+    HERE,
+    NAMES,
+    NOT_RUN,
+    THREADS,
+    TOY,
+    choice,
+    compared,
+    known,
+    measured,
+    options,
+    ranked,
+    timing,
+)
 
 
 def test_the_fastest_measured_is_first_and_the_ratio_is_to_it() -> None:
@@ -201,9 +174,6 @@ def test_a_timing_expires_with_the_variables_that_were_set() -> None:
     assert by(**{**set_here, **harmless}).basis == "measured"
 
 
-NOT_RUN: dict[str, Any] = {"status": "not run", "conformant": None, "median": None}
-
-
 def test_what_was_not_run_says_why_with_the_date_and_not_that_it_expired() -> None:
     for version in ("", load("numpy-reference").version):
         found = choice(
@@ -306,7 +276,7 @@ def test_memory_over_the_limit_or_unmeasured_is_out() -> None:
         max_memory=1_000,
     )
     assert found.backend == "numpy-matmul"
-    assert "takes 0.002 MiB, the limit is 0.001 MiB" in options(found)["numpy-reference"].reason
+    assert "takes 1.95 KiB, the limit is 0.977 KiB" in options(found)["numpy-reference"].reason
     untold = choice(
         measured("numpy-reference", 1e-3),
         measured("numpy-matmul", 2e-3, peak_bytes=500),
@@ -325,18 +295,6 @@ def test_close_times_are_tied_by_quartiles_and_by_comparison() -> None:
     assert options(rank(Request(shape=TOY, threads=THREADS), verdicts, NAMES))[
         "numpy-reference"
     ].tied
-
-
-def compared(backend: str, verdict: Any, **fields: Any) -> Comparison:
-    """What the contest of the timings that `measured` makes finds, unless fields say otherwise."""
-    environment = dataclasses.replace(HERE.here, threads=THREADS)
-    known = {"backend": backend, "against": "numpy-matmul", "verdict": verdict}
-    return comparison(environment, **{**known, **fields})
-
-
-def ranked(timings: list[Timing], *comparisons: Comparison, **request: Any) -> Choice:
-    wanted = Request(**{"shape": TOY, "threads": THREADS, **request})
-    return rank(wanted, known(*timings, comparisons=comparisons), NAMES)
 
 
 def test_within_a_run_ratios_rank_and_not_medians_of_different_blocks() -> None:
@@ -504,8 +462,8 @@ def refusal(*timings: Timing, **request: Any) -> str:
 def test_what_fits_into_no_memory_says_so_and_is_measured_with_the_same_limits() -> None:
     large = measured("numpy-matmul", 1e-3, peak_bytes=3 * 2**20)
     said = refusal(large, max_memory=2**19, deterministic=True)
-    assert said.startswith("no backend that was measured fits into 0.500 MiB: forward")
-    assert "numpy-matmul: it takes 3.000 MiB, the limit is 0.500 MiB" in said
+    assert said.startswith("no backend that was measured fits into 512 KiB: forward")
+    assert "numpy-matmul: it takes 3.00 MiB, the limit is 512 KiB" in said
     (advice,) = [line for line in said.splitlines() if "--measure" in line]
     options = shlex.split(advice)
     assert float(options[options.index("--max-memory") + 1]) * 2**30 == 2**19
@@ -588,270 +546,3 @@ def test_a_time_that_is_told_too_widely_is_none() -> None:
     assert "tell its time only within a factor of" in refusal(
         *timings, shape=Sizes(300, 42, 42, 4, 4, 4)
     )
-
-
-def test_the_command_line_answers_from_a_store_as_text_and_as_a_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    environment = dataclasses.replace(HERE.here, threads=usable_cores())
-    Store(tmp_path).add(
-        measured(name, seconds, environment=environment)
-        for name, seconds in (("numpy-matmul", 1e-3), ("numpy-reference", 5e-3))
-    )
-    command = ["choose", "--workload", "toy", "--store", str(tmp_path)]
-    assert main(command) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("numpy-matmul for forward, mask none")
-    assert "5.00 ms" in printed
-    assert "Why not the others" in printed
-    assert main([*command, "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["options"][0]["backend"] == "numpy-matmul"
-
-
-def test_a_choice_may_be_limited_to_some_backends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    environment = dataclasses.replace(HERE.here, threads=usable_cores())
-    store = Store(tmp_path)
-    store.add([measured("numpy-matmul", 1e-3, environment=environment)])
-    store.add([measured("numpy-reference", 5e-3, environment=environment)])
-    found = fullattention.choose(TOY, backends=["numpy-reference"], store=store)
-    assert [option.backend for option in found.options] == ["numpy-reference"]
-    command = ["choose", "--workload", "toy", "--store", str(tmp_path)]
-    assert main([*command, "--backend", "numpy-reference", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert [option["backend"] for option in record["options"]] == ["numpy-reference"]
-    assert main([*command, "--backend", "openvino"]) == 2
-    advice = [line for line in capsys.readouterr().err.splitlines() if "--measure" in line]
-    assert "--backend openvino" in advice[0]
-
-
-def test_measuring_is_limited_to_the_same_backends_and_leaves_stdout_to_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    environment = dataclasses.replace(HERE.here, threads=usable_cores())
-    asked: list[Any] = []
-
-    def bench(*, out: Path, listener: Any, backends: Any, **options: Any) -> int:
-        asked.append(tuple(backends))
-        listener.started(environment, 1)
-        print("what a report says")
-        out.mkdir()
-        write(out / TIMINGS, [measured("numpy-matmul", 1e-3, environment=environment)])
-        return 0
-
-    monkeypatch.setattr("fullattention.bench.run.run", bench)
-    command = ["choose", "--workload", "toy", "--store", str(tmp_path), "--measure"]
-    command += ["--backend", "numpy-matmul", "--backend", "numpy-reference"]
-    assert main([*command, "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["options"][0]["backend"] == "numpy-matmul"
-    assert "what a report says" in said.err
-    assert "Threads: " in said.err, "the listener's"
-    assert main(command) == 0
-    assert "what a report says" in capsys.readouterr().out
-    assert asked == [("numpy-matmul", "numpy-reference")] * 2
-
-
-def test_an_unknown_backend_is_refused_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("fullattention.bench.run.run", None)  # to call it would raise
-    command = ["choose", "--workload", "toy", "--store", str(tmp_path), "--measure"]
-    assert main([*command, "--backend", "nonsense"]) == 2
-    assert "backend is 'nonsense': one of numpy-reference" in capsys.readouterr().err
-
-
-def test_the_command_line_refuses_to_guess(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["choose", "--workload", "toy", "--store", str(tmp_path)]) == 2
-    assert "nothing was measured that tells of" in capsys.readouterr().err
-
-
-def test_results_are_listed_merged_and_exported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    Path(first).mkdir()
-    assert main(["results", "list", "--store", first]) == 0
-    assert "Nothing yet" in capsys.readouterr().out
-    Store(Path(first)).add([measured("numpy-matmul", 1e-3)])
-    assert main(["results", "merge", first, "--store", second]) == 0
-    assert "1 new record\n" in capsys.readouterr().out
-    assert main(["results", "list", "--store", second]) == 0
-    assert HERE.key[:20] in capsys.readouterr().out
-    table = tmp_path / "table.csv"
-    assert main(["results", "export", str(table), "--store", second]) == 0
-    assert "numpy-matmul" in table.read_text()
-    assert main(["results", "export", str(tmp_path / "table.txt"), "--store", second]) == 2
-
-
-def test_a_merge_says_what_it_could_not_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = dataclasses.replace(measured("numpy-matmul", 1e-3), schema=1)
-    Store(tmp_path / "old").add([other])
-    assert main(["results", "merge", str(tmp_path / "old"), "--store", str(tmp_path / "new")]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.endswith("0 new records")
-    assert "1 line lost; the first is " in second
-    assert "line 1: schema 1, this version reads 3" in second
-
-
-def test_timings_survive_an_export_to_parquet(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    one, other = measured("numpy-matmul", 1e-3), measured("numpy-reference", 1.0, **NOT_RUN)
-    Store(tmp_path).add([one, other])
-    path = tmp_path / "table.parquet"
-    assert main(["results", "export", str(path), "--store", str(tmp_path)]) == 0
-    table = pd.read_parquet(path)
-    assert list(table["backend"]) == ["numpy-matmul", "numpy-reference"]
-    assert table["median"][0] == 1e-3
-    assert list(table["median"].isna()) == [False, True]
-    assert tuple(table.loc[0, list("BLSHED")]) == TOY
-    assert list(table["machine.cpu"]) == [HERE.here.cpu] * 2
-    assert json.loads(table["machine.libraries"][0]) == HERE.here.libraries
-
-
-def test_without_parquets_library_an_export_says_which_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Store(tmp_path).add([measured("numpy-matmul", 1e-3)])
-    for name in ("pyarrow", "fastparquet"):
-        monkeypatch.setitem(sys.modules, name, None)
-    path = tmp_path / "table.parquet"
-    assert main(["results", "export", str(path), "--store", str(tmp_path)]) == 2
-    assert "Parquet needs `pip install pyarrow`" in capsys.readouterr().err
-    assert not path.exists()
-
-
-def test_regret_is_what_the_choice_from_other_shapes_takes_over_the_best() -> None:
-    shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 8, 16, 32)]
-    timings = [
-        *(measured("numpy-matmul", 1e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes),
-        *(measured("numpy-reference", 2e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes),
-    ]
-    surprise = Sizes(3, 8, 8, 2, 8, 8)
-    timings += [
-        measured("numpy-matmul", 9e-4, shape=surprise, workload="surprise"),
-        measured("numpy-reference", 3e-4, shape=surprise, workload="surprise"),
-    ]
-    found = {one.workload: one for one in regrets(known(*timings))}
-    assert found["surprise"].chosen == "numpy-matmul"
-    assert found["surprise"].best == "numpy-reference"
-    assert found["surprise"].ratio == pytest.approx(3.0)
-    assert found["b32"].ratio == 1.0
-
-
-def test_regret_counts_what_the_choice_counts() -> None:
-    """The truth is by ratios, and neither expired nor disturbed."""
-    shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 8, 16, 32)]
-    timings = [
-        *(measured("numpy-matmul", 2e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes),
-        *(measured("numpy-reference", 1e-4 * s.B, shape=s, workload=f"b{s.B}") for s in shapes),
-    ]
-    ratios = [
-        compared("numpy-reference", "slower", ratio=2.0, shape=s, workload=f"b{s.B}")
-        for s in shapes
-    ]
-    later = dataclasses.replace(HERE.here, threads=THREADS, time="2999-01-01T00:00:00+00:00")
-    expired, disturbed, left_out = (
-        {"shape": s, "workload": f"b{s.B}", "environment": later} for s in shapes[:3]
-    )
-    timings += [
-        measured("numpy-reference", 1e-9, library_version="0.0", **expired),
-        measured("numpy-reference", 1e-9, other_load=9.0, **disturbed),
-        measured("numpy-matmul", 1.0, **NOT_RUN, **left_out),
-    ]
-    found = {one.workload: one for one in regrets(known(*timings, comparisons=tuple(ratios)))}
-    assert found.keys() == {f"b{s.B}" for s in shapes}
-    assert {(one.chosen, one.best, one.ratio) for one in found.values()} == {
-        ("numpy-matmul", "numpy-matmul", 1.0)
-    }
-
-
-def test_the_regret_that_is_told_names_the_machine_as_it_was_and_judges_the_goals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    then = dataclasses.replace(HERE.here, threads=THREADS, blas=("torch's MKL 1999",))
-    shapes = [Sizes(B, 8, 8, 2, 8, 8) for B in (1, 2, 4, 8, 16, 32)]
-    store = Store(tmp_path)
-    store.add(
-        measured(name, seconds * s.B, shape=s, workload=f"b{s.B}", environment=then)
-        for name, seconds in (("numpy-matmul", 1e-4), ("numpy-reference", 2e-4))
-        for s in shapes
-    )
-    assert main(["results", "regret", "--store", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "torch's MKL 1999" in said
-    assert "Goals: at most 1.03 in geometric mean, met; at most 1.25 at worst, met." in said
-    surprise = Sizes(3, 8, 8, 2, 8, 8)
-    store.add(
-        measured(name, seconds, shape=surprise, workload="surprise", environment=then)
-        for name, seconds in (("numpy-matmul", 9e-4), ("numpy-reference", 3e-4))
-    )
-    assert main(["results", "regret", "--store", str(tmp_path)]) == 0
-    goals = "in geometric mean, missed; at most 1.25 at worst, missed."
-    assert goals in capsys.readouterr().out.replace("\n  ", " ")
-
-
-def test_a_marked_part_of_a_document_is_replaced_and_no_other() -> None:
-    document = "before\n<!-- begin regret -->\nold\n<!-- end regret -->\nafter\n"
-    assert with_marked(document, "regret", "new\n") == (
-        "before\n<!-- begin regret -->\n\nnew\n\n<!-- end regret -->\nafter\n"
-    )
-    with pytest.raises(ValueError, match="lacks <!-- begin other -->"):
-        with_marked(document, "other", "new")
-
-
-def test_two_workloads_of_one_name_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number, B in enumerate((8, 16)):
-        one = Workload("mine", TOY._replace(B=B), "a test")
-        write_workloads(tmp_path / f"{number}.json", [one])
-    files = [f"--workloads={tmp_path / name}" for name in ("0.json", "1.json")]
-    assert main(["bench", *files, "--no-store", "--out", str(tmp_path / "out")]) == 2
-    assert "two different workloads are called 'mine'" in capsys.readouterr().err
-
-
-def test_bench_keeps_what_it_measures_for_choose(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_workloads(tmp_path / "workloads.json", [Workload("mine", TOY, "a test", mode="weights")])
-    store = Store(tmp_path / "store")
-    files = ["--workloads", str(tmp_path / "workloads.json"), "--out", str(tmp_path / "out")]
-    main(["bench", "--backend", "numpy-matmul", *files, "--store", str(store.folder)])
-    assert "records are kept" in capsys.readouterr().out
-    # On a busy machine the figure may be void; it is kept all the same.
-    (kept,) = store.timings(HERE.key).records
-    assert (kept.backend, kept.workload, kept.mode) == ("numpy-matmul", "mine", "weights")
-    assert tuple(kept.shape) == TOY
-
-
-def test_bench_keeps_nothing_of_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A folder that holds another run's timings is refused."""
-
-    def bench(*, out: Path, **options: Any) -> int:
-        if (out / TIMINGS).exists():
-            return 2
-        out.mkdir(parents=True)
-        write(out / TIMINGS, [measured("numpy-matmul", 1e-3)])
-        return 0
-
-    monkeypatch.setattr("fullattention.bench.run.run", bench)
-    old = tmp_path / "out" / "threads-1"
-    old.mkdir(parents=True)
-    write(old / TIMINGS, [measured("numpy-reference", 1e-3)])
-    store = Store(tmp_path / "store")
-    command = ["bench", "--workload", "toy", "--store", str(store.folder)]
-    assert main([*command, "--out", str(old)]) == 2
-    assert "kept" not in capsys.readouterr().out
-    assert store.hardware() == []
-    assert main([*command, "--out", str(old.parent), "--threads", "1,2"]) == 2
-    assert "1 records are kept" in capsys.readouterr().out
-    assert [one.backend for one in store.timings(HERE.key).records] == ["numpy-matmul"]

@@ -96,7 +96,8 @@ def test_check_of_a_wrong_backend_exits_1_and_says_what_where_and_how_to_repeat_
         (["report", "no-such-folder"], "no-such-folder"),
         (["bench", "--shape", "1,2,3"], "1,2,3"),
         (["bench", "--dtype", "float7"], "float7"),
-        (["bench", "--threads", "1,many"], "threads is '1,many'"),
+        (["bench", "--threads", "1,many"], "threads is 'many'"),
+        (["bench", "--threads", "1,9999"], "threads is 9999"),
     ],
 )
 def test_wrong_usage_exits_2_with_one_line_that_says_why(

@@ -18,7 +18,7 @@ from fullattention.status import Terminated, terminable
 from tests.bench_fakes import ENVIRONMENT
 from tests.living import living
 from tests.test_bench_run import CANDIDATES, SHAPE
-from tests.test_store import timing
+from tests.timings import timing
 
 SLOW = """
 import pathlib, time
@@ -70,7 +70,7 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
     finally:
         process.kill()
     assert process.returncode == status, printed
-    assert "records are kept" in printed
+    assert "kept for `fullattention choose`" in printed
     store = Store(tmp_path / "store")
     (kept,) = (one for key in store.hardware() for one in store.timings(key).records)
     assert kept.backend == "lingering"
@@ -135,7 +135,7 @@ def test_where_the_records_stay_is_said_if_they_cannot_be_kept(
 ) -> None:
     made = timing("numpy-matmul", environment=ENVIRONMENT)
 
-    def measure(*, out: Path, **options: object) -> int:
+    def measure(options: object, *, out: Path, **listeners: object) -> int:
         Store(out).add([made])
         (place,) = out.rglob("timings.jsonl")
         place.rename(out / "timings.jsonl")

@@ -192,11 +192,9 @@ def test_no_built_in_backend_exceeds_its_bound(name: str) -> None:
 def test_a_fault_is_found_with_the_case_that_shows_it(
     fault: Callable[..., dict[str, Any]],
 ) -> None:
-    seen: list[str] = []
     backend = matmul_but(fault)
-    (found,) = fuzz(backend, count=150, progress=lambda result: seen.append(result.check))
+    (found,) = fuzz(backend, count=150)
     assert not found.ok
-    assert seen == [result.check for result in found.results]
     case = parse_case(case_text(found.failures[0]))
     assert fuzz_case(backend, case).failures == found.failures[:1]
 

@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 
 from fullattention.backends import Backend, UnsupportedError, numpy_matmul
+from fullattention.backends.interface import Sizes
 from fullattention.bench.inputs import SEED, SETS, InputPool
-from fullattention.bench.modes import MODES, Results
-from fullattention.bench.workloads import CATALOGUE, select
+from fullattention.bench.modes import MODES, Results, make_call
+from fullattention.bench.workloads import CATALOGUE, Workload, select
 from fullattention.conformance import check
 from fullattention.conformance.subject import from_backend
 from fullattention.records import Verdict
@@ -101,6 +102,18 @@ def test_calls_take_other_inputs_in_turn(
         assert call().out is sets[turn % len(sets)].q
         wanted = pool.sets(pool.read_only())[call.number]
         assert np.array_equal(sets[turn % len(sets)].k, wanted.k)
+
+
+def test_a_right_result_is_right_whichever_inputs_it_is_of(tmp_path: Path) -> None:
+    """Of more heads and queries than are looked at: the same ones are sampled and judged."""
+    pool = InputPool(tmp_path / "inputs", Workload("large", Sizes(9, 20, 20, 4, 8, 8), "test"))
+    pool.write(SEED)
+    subject = from_backend(GOOD)
+    sets = gpu_steps.placed(subject, pool)
+    call = gpu_steps.Rotating(make_call(subject, pool.workload), sets)
+    for _ in sets:
+        results = call()
+        assert gpu_steps._error(subject, pool, results, call.number) <= 1  # noqa: SLF001
 
 
 def test_a_result_that_goes_wrong_while_it_is_timed_is_found(

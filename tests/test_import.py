@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fullattention.backends import load
-from fullattention.choosing.choice import known_here
+from fullattention.choosing.known import known_here
 from fullattention.choosing.store import Store
-from tests.test_store import timing
+from tests.timings import timing
 
 PROBE = """
 import json, sys
@@ -43,7 +43,7 @@ def test_an_import_of_another_package_would_be_seen() -> None:
 
 AUTO = """
 import pathlib, torch
-from fullattention.choosing.choice import known_here
+from fullattention.choosing.known import known_here
 from fullattention.choosing.store import Store
 from fullattention.nn import FullAttention, deciding
 deciding._known = lambda: known_here(Store(pathlib.Path({folder!r})))

@@ -43,7 +43,7 @@ result = run_check(subject, check)
 print(result.status, result.detail)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("not run needs 2 GiB of addresses, and the limit (ulimit -v)")
+    assert done.stdout.startswith("not run needs 2.00 GiB of addresses, and the limit (ulimit -v)")
 
 
 def read_by(index: type[np.signedinteger]) -> Callable[[Array], Array]:

@@ -26,7 +26,7 @@ from fullattention.backends.interface import needs
 from fullattention.backends.precision import Precision
 from fullattention.backends.registry import BUILT_IN
 from fullattention.bench.workload_files import read_workloads, write_workloads
-from fullattention.choosing.choice import Known, known_here
+from fullattention.choosing.known import Known, known_here
 from fullattention.choosing.store import Store
 from fullattention.conformance.bound import attention_bound
 from fullattention.conformance.suite import check
@@ -37,7 +37,7 @@ from fullattention.records import Timing
 from tests import near_layers
 from tests.available import each, found
 from tests.patchtst import PatchTST, ScaledByTauAttention, TopKeysAttention
-from tests.test_store import timing
+from tests.timings import timing
 from tests.zoo.layers import UpstreamLayer, triangular_causal_mask
 
 HERE = known_here(Store(Path("no-such-folder")))
@@ -498,7 +498,8 @@ def test_where_tuning_fails_it_warns_once_and_the_default_runs(
 def test_tuning_without_the_suites_libraries_warns_and_the_default_runs(
     knows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "fullattention.choosing.choice", None)
+    for name in ("choice", "request"):
+        monkeypatch.setitem(sys.modules, f"fullattention.choosing.{name}", None)
     layer = FullAttention(False, tune=True).eval()
     with pytest.warns(RuntimeWarning, match=r"pip install 'fullattention\[suite\]'"):
         layer(*inputs(), None)

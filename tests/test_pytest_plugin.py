@@ -1,4 +1,4 @@
-"""The conformance checks under pytest, in a process of their own as a user runs them."""
+"""Checks and benchmarks under pytest, in a process of its own as a user runs them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from fullattention.records import TIMINGS, Timing, read
 from tests.test_cli import BACKEND
 
 
-def run_pytest(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_pytest(
+    *arguments: str, folder: Path, package: str = "fullattention.conformance"
+) -> subprocess.CompletedProcess[str]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
@@ -20,7 +23,7 @@ def run_pytest(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str
         [
             *(sys.executable, "-m", "pytest", "-p", "fullattention.pytest_plugin"),
             *("-p", "no:cacheprovider", "-q", "-r", "fs"),
-            *("--pyargs", "fullattention.conformance", *arguments),
+            *("--pyargs", package, *arguments),
         ],
         cwd=folder,
         env=environment,
@@ -82,6 +85,15 @@ from fullattention.backends import UnavailableError
 def backend(device):
     raise UnavailableError("mine", "its library is not installed")
 """
+
+
+def test_benchmarks_keep_their_records(tmp_path: Path) -> None:
+    options = ("--backend", "numpy-matmul", "--shape", "2,3,3,1,2,2", "--out", "records")
+    done = run_pytest(*options, folder=tmp_path, package="fullattention.bench")
+    assert done.returncode == 0, done.stdout
+    # On a busy machine the figure may be void; it is kept all the same.
+    (timing,) = read(tmp_path / "records" / TIMINGS, Timing)
+    assert timing.backend == "numpy-matmul"
 
 
 def test_a_named_backend_that_cannot_run_fails_with_its_reason(tmp_path: Path) -> None:

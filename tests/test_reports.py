@@ -19,7 +19,7 @@ from fullattention.reports.folder import write_report
 from fullattention.reports.progress import Progress
 from fullattention.reports.report import environment_lines, report
 from fullattention.reports.tables import fastest, mean_gain, ranked
-from fullattention.reports.units import digits, joules, memory, percent, rate, seconds
+from fullattention.units import digits, joules, memory, percent, rate, seconds
 from tests.bench_fakes import ENVIRONMENT, verdict
 
 

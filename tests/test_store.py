@@ -11,50 +11,12 @@ import pytest
 
 from fullattention.choosing.hardware_key import hardware_key
 from fullattention.choosing.store import Store
-from fullattention.records import Comparison, Environment, Timing, write
+from fullattention.records import write
 from tests.bench_fakes import ENVIRONMENT
+from tests.timings import comparison, timing
 
 KEY = hardware_key(ENVIRONMENT)
 WRITERS, EACH = 4, 25
-
-
-def timing(backend: str, **fields: object) -> Timing:
-    values: dict[str, object] = {
-        "backend": backend,
-        "library_version": "2.4.6",
-        "device": "cpu",
-        "workload": "toy",
-        "shape": (8, 6, 6, 2, 8, 8),
-        "dtype": "float32",
-        "mask": "none",
-        "status": "timed",
-        "conformant": True,
-        "median": 1e-3,
-        "environment": ENVIRONMENT,
-    }
-    return Timing(**(values | fields))  # type: ignore[arg-type]
-
-
-def comparison(environment: Environment, **fields: object) -> Comparison:
-    values: dict[str, object] = {
-        "backend": "a",
-        "against": "b",
-        "workload": "toy",
-        "shape": (8, 6, 6, 2, 8, 8),
-        "dtype": "float32",
-        "mask": "none",
-        "device": "cpu",
-        "ratio": 1.01,
-        "low": 1.0,
-        "high": 1.02,
-        "verdict": "not settled",
-        "smallest_difference": 0.02,
-        "blocks": 9,
-        "processes": 2,
-        "process_difference": 0.01,
-        "environment": environment,
-    }
-    return Comparison(**(values | fields))  # type: ignore[arg-type]
 
 
 def test_what_is_added_is_held_under_its_hardware(tmp_path: Path) -> None:
@@ -77,6 +39,7 @@ def test_cores_and_gpu_are_other_hardware_and_versions_are_not() -> None:
     with_gpu = dataclasses.replace(ENVIRONMENT, gpu="Some GPU")
     newer = dataclasses.replace(ENVIRONMENT, suite="9.9.9", libraries={"numpy": "9"}, threads=1)
     assert len({KEY, hardware_key(fewer), hardware_key(with_gpu)}) == 3
+    assert "-1-core-" in hardware_key(fewer)
     assert hardware_key(newer) == KEY
 
 

@@ -25,11 +25,12 @@ from pathlib import Path
 import numpy as np
 
 from fullattention.bench.contest import Rules, contest
-from fullattention.bench.inputs import SEED, InputPool
+from fullattention.bench.inputs import DRAWN, SEED, InputPool
 from fullattention.bench.measure import Effort
 from fullattention.bench.ratio import FINAL, PRECISION, spread_of
+from fullattention.bench.server import Turn
 from fullattention.bench.turns import Clock
-from fullattention.bench.worker import PREPARING, TURNING, Turn, Worker
+from fullattention.bench.worker import PREPARING, TURNING, Worker
 from fullattention.bench.workloads import CATALOGUE
 from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores
@@ -348,7 +349,7 @@ def _turns(spec: str, workload: str, threads: int) -> Iterator[dict[str, TakeTur
 
 def _turn_of(worker: Worker) -> TakeTurn:
     def turn() -> Turn:
-        taken: Turn = worker.ask("turn", False, seconds=TURNING)
+        taken: Turn = worker.ask("turn", DRAWN, seconds=TURNING)
         return taken
 
     return turn

@@ -37,7 +37,7 @@ from fullattention.records import BASELINE, Speed
 from fullattention.reports.blocks import Block, Lines, Table, as_markdown
 from fullattention.reports.marked import write_marked
 from fullattention.reports.report import environment_lines
-from fullattention.reports.units import digits, seconds
+from fullattention.units import digits, seconds
 from tests.patchtst import PatchTST
 
 GOAL = 3e-6

@@ -557,11 +557,14 @@ def placed(subject: Subject, pool: InputPool) -> list[Inputs]:
 
 
 def _error(subject: Subject, pool: InputPool, results: Results, number: int) -> float:
-    """The largest error over its bound of a sample of the results of a set of inputs."""
+    """The largest error over its bound of a sample of one call's results.
+
+    `number` is that of the set of inputs which the call took.
+    """
     take = np.asarray if pool.workload.mode == "host" else subject.arrays.take
     taken = Results(*(None if one is None else take(one) for one in results))
     found = sample(pool.workload, taken, DRAWN)
-    return SpotCheck(pool).error(found, number, subject.precision[pool.workload.dtype])
+    return SpotCheck(pool).error(found, number, subject.precision[pool.workload.dtype], DRAWN)
 
 
 def _wall_seconds(subject: Subject, call: Callable[[], Any], calls: int) -> float:

@@ -97,6 +97,11 @@ def own_device(array: Array) -> str:
     return str(array.device)
 
 
+def device_kind(device: str) -> str:
+    """The kind of a device without its number, such as "cuda" for "cuda:1"."""
+    return device.partition(":")[0]
+
+
 def own_reshape(array: Array, shape: Shape) -> Array:
     """The array under another shape."""
     return array.reshape(shape)

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 
 from fullattention.backends import jax_arrays
 from fullattention.backends.interface import Array, Backend
-from fullattention.backends.precision import (
-    DTYPES,
-    SMALLEST_SUBNORMAL,
-    UNIT_ROUNDOFF,
-    Precision,
-    standard,
-)
+from fullattention.backends.precision import DTYPES, Precision, standard, with_stored_weights
 from fullattention.backends.reasons import CLEAN
 
 NO_WEIGHTS = "dot_product_attention does not return weights"
@@ -70,13 +62,8 @@ def _widened(array: jax.Array, width: int) -> jax.Array:
 
 def _precision(dtype: str) -> Precision:
     """Weights are stored in the values' dtype."""
-    if dtype == "float32":
-        return standard(dtype)
-    return replace(
-        standard(dtype),
-        u_weights=UNIT_ROUNDOFF[dtype],
-        eta_weights=max(SMALLEST_SUBNORMAL[dtype] / 2, 2.0**-126),
-    )
+    model = standard(dtype)
+    return model if dtype == "float32" else with_stored_weights(model, dtype)
 
 
 def backend(device: str) -> Backend:

@@ -126,14 +126,14 @@ def stored(dtype: str) -> Precision:
     """Scores, scaled scores and weights are stored in `dtype` between the steps (einsum path)."""
     if dtype in ("float32", "float64"):
         return standard(dtype)
-    u = UNIT_ROUNDOFF[dtype]
-    return replace(
-        standard(dtype),
-        u_scores=u,
-        score_roundings=3,
-        u_weights=u,
-        eta_weights=max(SMALLEST_SUBNORMAL[dtype] / 2, 2.0**-126),
-    )
+    model = with_stored_weights(standard(dtype), dtype)
+    return replace(model, u_scores=UNIT_ROUNDOFF[dtype], score_roundings=3)
+
+
+def with_stored_weights(model: Precision, dtype: str) -> Precision:
+    """A model whose weights are rounded to `dtype` before they are multiplied with the values."""
+    smallest = max(SMALLEST_SUBNORMAL[dtype] / 2, 2.0**-126)
+    return replace(model, u_weights=UNIT_ROUNDOFF[dtype], eta_weights=smallest)
 
 
 def prescaled(dtype: str) -> Precision:
@@ -145,7 +145,7 @@ def prescaled(dtype: str) -> Precision:
 
 def flash(dtype: str, *, tile: int = 16) -> Precision:
     """An online softmax over key tiles with a fast exp; weights of half types are rounded."""
-    model = replace(standard(dtype), u_in=0.0, exp_ulp=20.0, tile=tile)
+    model = replace(standard(dtype), exp_ulp=20.0, tile=tile)
     if dtype in ("float32", "float64"):
         return replace(model, u_in=UNIT_ROUNDOFF[dtype])
     return tensor_cores(model, dtype)
@@ -158,12 +158,7 @@ def tensor_cores(model: Precision, dtype: str) -> Precision:
     """
     if dtype in ("float32", "float64"):
         return model
-    return replace(
-        model,
-        u_acc=2 * model.u_acc,
-        u_weights=UNIT_ROUNDOFF[dtype],
-        eta_weights=max(SMALLEST_SUBNORMAL[dtype] / 2, 2.0**-126),
-    )
+    return replace(with_stored_weights(model, dtype), u_acc=2 * model.u_acc)
 
 
 def tf32(dtype: str) -> Precision:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fullattention.backends.cuda_errors import attributed_passes
 from fullattention.backends.declared import DECLARED
 from fullattention.backends.errors import UnavailableError
-from fullattention.backends.interface import Backend
+from fullattention.backends.interface import Backend, device_kind
 from fullattention.backends.precision import Precision, standard, tensor_cores
 
 NAME = "triton"
@@ -44,7 +44,7 @@ def require_device(device: str) -> str:
     from fullattention.backends.triton_kernels.simulator import SIMULATED
 
     version = str(triton.__version__)
-    kind = device.partition(":")[0]
+    kind = device_kind(device)
     if SIMULATED:
         if kind != "cpu":
             raise UnavailableError(NAME, f"Triton's interpreter runs on 'cpu', not {device!r}")

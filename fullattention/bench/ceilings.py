@@ -1,8 +1,7 @@
 """The machine's ceilings: how fast it copies, multiplies matrices and exponentiates at best.
 
-Measured in a process of its own, by whichever of NumPy and torch is faster at it. What is told of
-them is an upper bound only as far as these libraries reach it: so a result is void only where it is
-well above.
+Measured in a process of its own, by whichever of NumPy and torch is faster at it. These libraries
+may not reach what the machine could do, so a result is void only where it is well above a ceiling.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from fullattention.machine.threads import set_threads
 from fullattention.records import Ceilings, Environment
 
 COPIED = tuple(2**power for power in range(14, 28, 2))
-"""Bytes of the arrays that are copied: from what the first cache holds to what none does."""
+"""Bytes of the arrays that are copied, from what the first cache holds to what no cache does."""
 
 SIDE = 1024
-"""Of the square matrices."""
+"""Rows, and columns, of the matrices that are multiplied."""
 
 EXPONENTIALS = 2**18
-"""Of which arrays fit the caches."""
+"""Numbers in the array that is exponentiated; it fits the caches."""
 
 SECONDS = 0.1
-"""For each operation in each library."""
+"""How long each operation of each library is repeated."""
 
 MARGIN = 1.5
-"""A call that is faster than the ceilings of copying or multiplying allow by more than this has
-not done its work. Not so the exponentials: an approximation may take fewer steps."""
+"""A call that is faster by more than this factor than copying or multiplying allows has not done
+its work. Exponentials do not count: an approximation may take fewer steps."""
 
 Floor = Literal["copy", "matmul", "exp"]
 
@@ -50,7 +49,7 @@ class Rates(NamedTuple):
 
 
 def measure(device: str, threads: int, clock: Clock = time.perf_counter) -> Rates:
-    """The rates of this machine; on a GPU, torch's."""
+    """The best rates of this machine by NumPy and torch; on a GPU by torch alone."""
     kits = list(_kits(device))
     set_threads(threads)
     copy = {
@@ -70,8 +69,8 @@ def ceilings(rates: Rates, device: str, environment: Environment) -> Ceilings:
 def floors(work: Work, rates: Rates) -> dict[Floor, float]:
     """Seconds that each part of the work takes at its ceiling; parts may overlap.
 
-    What is moved may lie in a cache that is as large, so the fastest copy counts of all whose array
-    is at least half as large as it.
+    All that a call moves may lie in a cache. So the fastest copy counts of those whose two arrays
+    are together at least as large.
     """
     copies = [rate for size, rate in rates.copy.items() if 2 * int(size) >= work.bytes]
     slowest = rates.copy[max(rates.copy, key=int)]

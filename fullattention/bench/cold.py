@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fullattention.bench.device import DeviceTimer
 
 TIMES = 2
-"""Size of what is overwritten, over that of the cache."""
+"""So many times the size of the cache is overwritten."""
 
 
 def cold_seconds(
@@ -26,7 +26,7 @@ def cold_seconds(
         return None
     seconds = []
     for _ in range(calls):
-        overwrite()  # the device is still at it when the call is launched, and so does not wait
+        overwrite()  # still under way when the call is launched: the device never waits
         timer.start()
         call()
         seconds.append(timer.stop())

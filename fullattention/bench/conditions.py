@@ -8,15 +8,18 @@ from dataclasses import dataclass
 
 from fullattention.machine import hardware
 from fullattention.records import Timing
+from fullattention.units import counted
 
 TAKEN = 0.5
-"""Share of the cores that a backend was told to use; where others took more, its time is void."""
+"""If others took more than this share of the cores that a backend was told to use, its time is
+void."""
 
 EXCESS = 0.5
-"""Cores that a backend may keep busy beyond its threads: with more its time is void."""
+"""If a backend kept so many more cores busy than it was told to use, its time is void."""
 
 ADDITIONS, TRIES = 2**16, 20
-"""Of the work whose fastest try tells the clock of a core: some milliseconds in all."""
+"""Additions that are timed, and how often: the fastest try tells the clock of a core. That takes
+some milliseconds in all."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Conditions:
 
 
 class Watch:
-    """Looks at the machine from now on, until it is asked."""
+    """Compares the machine as it is when `conditions` is asked for with what it was before."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -52,7 +55,7 @@ class Watch:
 
 
 def pace() -> float:
-    """CPU seconds that a fixed piece of work takes at best: however busy others are."""
+    """CPU seconds that a fixed piece of work takes at best, however busy other processes are."""
 
     def once() -> float:
         start = time.thread_time()
@@ -65,8 +68,8 @@ def pace() -> float:
 def by_chance(turns: int, cores: int) -> float:
     """CPU seconds that others may seem to have used in so many turns, by chance alone.
 
-    Three standard deviations of the sum. A turn's figure is the difference of counters, one of each
-    core and two of the process, and each is wrong by the difference of two parts of a tick.
+    Three standard deviations of the sum. A turn's figure comes from a counter of each core and two
+    of the process. Each is read twice, and each reading is off by some part of a tick.
     """
     return 3 * hardware.TICK * math.sqrt(turns * (cores + 2) / 6)
 
@@ -80,9 +83,9 @@ def void_reason(timing: Timing) -> str:
 
 
 def crowded_out(timing: Timing) -> str:
-    """What other processes took of a backend's cores, where its time is void for it; else empty."""
+    """Why a time is void, where others took too much of the backend's cores; else empty."""
     threads = timing.environment.threads
     if timing.crowding <= TAKEN * threads:
         return ""
-    cores = f"{timing.crowding:.1f} of the {threads} core{'' if threads == 1 else 's'}"
+    cores = f"{timing.crowding:.1f} of the {counted(threads, 'core')}"
     return f"other processes took {cores} it was told to use: run again on a quieter machine"

@@ -39,7 +39,8 @@ class Rules:
     enough_blocks: int = 8
     """Before a contest ends because it is settled: a figure of fewer turns is a poor one."""
     growth: float = 1.2
-    """From one look to the next, in blocks: each look is one more chance to be wrong."""
+    """Factor by which the blocks grow from one look to the next: each look is one more chance to be
+    wrong."""
 
 
 @dataclass
@@ -90,9 +91,9 @@ def contest(
     with it.
 
     Args:
-        turns: of each backend, those of its processes; as many for each.
+        turns: for each backend, what takes a turn in each of its processes; as many for each.
         rules: when to look, and when to stop.
-        order: of the turns.
+        order: draws the order of the turns.
         clock: in seconds.
     """
     blocks = Blocks()

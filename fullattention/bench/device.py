@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from fullattention.backends.interface import device_kind
+
 PROC = Path("/proc/self")
 
 RESOLUTION = 2**19
-"""Bytes. Linux counts each thread's pages in batches, so that less may go unseen."""
+"""Bytes; less may go unseen, since Linux counts each thread's pages in batches."""
 
 
 class DeviceTimer(Protocol):
@@ -28,7 +30,7 @@ class DeviceTimer(Protocol):
 
 def device_timer(library: str, device: str) -> DeviceTimer | None:
     """The device's own clock; None where it has none, or none that this module can read."""
-    if device.partition(":")[0] != "cuda":
+    if device_kind(device) != "cuda":
         return None
     on = functools.partial(on_device, library, device)
     if library == "torch":
@@ -93,7 +95,7 @@ def peak_bytes(
     On the CPU by the process's resident pages, of which Linux tells `RESOLUTION` at least; on a GPU
     by the library's own count. None where neither tells.
     """
-    kind = device.partition(":")[0]
+    kind = device_kind(device)
     if kind == "cuda" and library == "torch":
         with on_device(library, device):
             return _torch_peak(sys.modules["torch"].cuda, call)

@@ -10,10 +10,10 @@ from typing import Any
 from fullattention.bench.turns import Clock
 
 SECONDS = 1.0
-"""Of calls, at least: the counter moves about ten times in it."""
+"""How long calls are made, at least: meanwhile the counter moves about ten times."""
 
 PATIENCE = 1.0
-"""Seconds; a counter that does not move for so long is not waited for."""
+"""Seconds after which a counter that has not moved is waited for no longer."""
 
 Counter = Callable[[], int]
 """Energy that the GPU has taken since some moment, in millijoules."""
@@ -65,7 +65,7 @@ def _of_cupy(pynvml: Any) -> Any:
 
 
 def _joules(counter: Counter, run: Callable[[], int], clock: Clock) -> float | None:
-    """From one move of the counter to another: between its moves it tells what was before."""
+    """From one move of the counter to another: between its moves it is out of date."""
     first, _ = _run_until_it_moves(counter, run, clock, 0.0)
     last, calls = _run_until_it_moves(counter, run, clock, SECONDS)
     return (last - first) / 1000 / calls if last > first else None

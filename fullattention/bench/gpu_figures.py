@@ -1,4 +1,4 @@
-"""What only a GPU tells of a call, taken once for a backend and a workload, beside the times."""
+"""Figures that only a GPU tells of a call; taken once for a backend and a workload."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fullattention.bench.turns import Turns
 from fullattention.records import Mode
 
 COLD_CALLS = (3, 20)
-"""Fewest and most; else as many as a turn has."""
+"""Fewest and most cold calls; within these limits there are as many as in a turn."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class GpuFigures:
 def gpu_figures(
     library: str, device: str, mode: Mode, turns: Turns, longest_call: float
 ) -> GpuFigures:
-    """Take the figures of calls that are warm.
+    """The GPU's figures of calls that have been warmed up.
 
     Only on CUDA devices, and of what torch or CuPy launches: other libraries do not tell which GPU
     is theirs, nor how to capture calls. A call of mode "host" has its energy alone: it waits for
@@ -57,7 +57,7 @@ def gpu_figures(
         fewest, most = COLD_CALLS
         few = max(fewest, min(turns.calls, most))
         cold = cold_seconds(library, functools.partial(turns.run, 1), few, timer)
-        # The last: so whatever a capture that fails may leave behind is in no other figure.
+        # Last, so that whatever a failed capture leaves behind is in no other figure.
         calls = functools.partial(turns.run, turns.per_chunk)
         chunk = replay_seconds(library, calls, turns.chunks, timer)
     return GpuFigures(None if chunk is None else chunk / turns.per_chunk, cold, joules)

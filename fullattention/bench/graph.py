@@ -81,7 +81,7 @@ def _torch(call: Callable[[], Given]) -> Graph[Given]:
     side, graph, pool = cuda.Stream(), cuda.CUDAGraph(), cuda.graph_pool_handle()
     side.wait_stream(cuda.current_stream())
     # The calls before the capture run on its stream: libraries set themselves up for each stream.
-    # It is left here, since `graph` does not come back from it where the capture fails.
+    # `cuda.stream` leaves that stream again, which `cuda.graph` does not where a capture fails.
     with cuda.stream(side), _mended(torch, pool):
         for _ in range(WARM_UPS):
             call()

@@ -1,7 +1,7 @@
 """Random queries, keys and values for a workload, made once and read by every process.
 
-Before a result is looked at, some of them change where they are: what was kept from a call before,
-by addresses or by a few of the values, is wrong then.
+Before a result is looked at, some of the numbers change in place. A backend that kept something of
+an earlier call, and knows it again by addresses or by a few of the values, is then wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEED = 2017
 """Every timing uses the same numbers, so that a wrong one can be looked into."""
 
 SETS = 4
-"""Different inputs that calls take in turn: a result of the last call is no result of this one."""
+"""Different inputs that calls take in turn: the result of the last call is wrong for this one."""
 
 PAGE = 4096
 """Bytes. Every array begins on a page, and each set of inputs one page after the last."""
@@ -31,11 +31,11 @@ AT_ONCE = 2**22
 """Numbers that are drawn at once, to spare memory."""
 
 RENEWED = 16
-"""Queries or keys that change for a look, at most: few, so that little else than reading all inputs
-tells that they have."""
+"""Queries or keys that change for a look, at most: so few that only who reads all inputs is sure to
+see it."""
 
 DRAWN = 0
-"""Number of no look: the numbers as they were drawn."""
+"""In place of a look's number where there is none: the inputs are as they were drawn."""
 
 Strided = Callable[[Any, tuple[int, ...], tuple[int, ...], int], Any]
 """Makes a view of a 1-D array: shape, strides and offset in elements."""
@@ -57,7 +57,7 @@ class Spot(NamedTuple):
 
 
 def spot(workload: Workload, look: int) -> Spot:
-    """A place for each look, at random."""
+    """A random place for each look."""
     B, L, S, H, _, _ = workload.shape
     return Spot(*map(int, np.random.default_rng([SEED, look]).integers((B, H, L, S))))
 

@@ -13,24 +13,26 @@ from fullattention.bench.turns import Clock
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Declaration, Subject
-from fullattention.machine.hardware import GIB
+from fullattention.units import memory
 
 TENSOR_COPIES = 4
-"""Of q, k, v and the result at once: ours, the backend's, and a wider or transposed one of each."""
+"""Copies of q, k, v and the result at one time: ours, the backend's, and a wider or transposed one
+of each."""
 
 TRAINING_COPIES = 2
-"""Of everything, where a backward pass adds its own."""
+"""Factor on all of it for a backward pass, which needs as much again."""
 
 SCORE_COPIES = 3
-"""Of the scores at once, where they are stored: raw, scaled, and their exponentials."""
+"""Copies of the scores at one time, where they are stored: raw, scaled, and exponentials."""
 
 PROBE_QUERIES = 32
-"""Of the first probe, with one batch entry: fewer would be mostly overhead."""
+"""Queries of the first probe, which has one batch entry: fewer would be mostly overhead."""
 
 PROBE_GROWTH = 4
+"""Factor from one probe's size to the next one's."""
 
 PROBE_SHARE = 0.1
-"""Of the limit: only a probe that took so long can have its workload refused."""
+"""Only a probe that took this share of the limit can have its workload refused."""
 
 
 class TooLargeError(Exception):
@@ -46,7 +48,7 @@ def require_disk(pool: InputPool) -> None:
     free = shutil.disk_usage(pool.path.parent).free
     if pool.bytes > free:
         raise TooLargeError(
-            f"its inputs take {pool.bytes / GIB:.1f} GiB, {free / GIB:.1f} GiB are free in "
+            f"its inputs take {memory(pool.bytes)}, {memory(free)} are free in "
             f"{pool.path.parent.parent}"
         )
 
@@ -62,9 +64,7 @@ def require_memory(subject: Declaration, workload: Workload, free: int) -> None:
     """
     needed = _bytes_needed(subject, workload)
     if needed > free:
-        raise TooLargeError(
-            f"needs about {needed / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB are free"
-        )
+        raise TooLargeError(f"needs about {memory(needed)} of memory, {memory(free)} are free")
 
 
 def _bytes_needed(subject: Declaration, workload: Workload) -> int:
@@ -103,11 +103,11 @@ def require_time(
 def _predicted_call(
     subject: Subject, workload: Workload, inputs: Inputs, longest: float, clock: Clock
 ) -> float:
-    """Seconds of one call, told from calls on ever larger parts of it.
+    """Seconds of one call, predicted from calls on ever larger parts of it.
 
-    In proportion, a part hardly ever takes less than the whole; where that is within the limit it
-    will do. Else two parts tell what a call costs and what its size adds: a thread that waits for
-    a busy core costs a small part as much as the whole.
+    To scale a part's time up in proportion hardly ever predicts too little, so a prediction within
+    the limit will do. Else two parts tell what any call costs and what its size adds: waiting for a
+    busy core delays a small part as much as the whole.
     """
     smaller: tuple[int, float] | None = None
     for batch, queries in _growing_parts(workload):

@@ -1,4 +1,4 @@
-"""The modes in which a workload is timed, each apart: the winner flips between them."""
+"""The modes in which a workload is timed, each apart: in each another backend may win."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODES: Mapping[str, Change] = MappingProxyType(
 
 
 def applies(mode: str, workload: Workload, device: str) -> bool:
-    """Whether a workload can be run in a mode, and the mode is no other one there."""
+    """Whether a workload can be run in a mode that is not the same as another one there."""
     if mode == "causal":  # without a mask array, which is defined for as many queries as keys
         return workload.shape.L == workload.shape.S
     if mode == "host":  # on the CPU it is the forward mode
@@ -142,7 +142,7 @@ def _training(subject: Subject, layer: Layer, mask: Array | None) -> Call:
 
 
 def _torch_training(layer: Layer, mask: Array | None) -> Call:
-    """Without a graph of the gradients, which `vjp` makes so that they can be differentiated."""
+    """A step as torch is used: unlike `vjp` it makes no graph of the gradients."""
     import torch
 
     def step(inputs: Inputs) -> Results:

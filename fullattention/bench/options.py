@@ -15,7 +15,7 @@ from fullattention.backends import names
 from fullattention.bench.modes import MODES, applies
 from fullattention.bench.workload_files import read_workloads
 from fullattention.bench.workloads import Workload, parse_shape, select
-from fullattention.machine.hardware import usable_cores
+from fullattention.machine.hardware import thread_count, usable_cores
 from fullattention.records import BASELINE
 
 
@@ -32,8 +32,7 @@ class Options:
     device: str
     threads: int
     full: bool
-    out: Path | None
-    """Folder that the records are appended to; None: they are not kept."""
+    """Whether to measure longer."""
 
     def workload(self, title: str) -> Workload:
         """The chosen workload of this title."""
@@ -90,7 +89,6 @@ def options_of(config: pytest.Config) -> Options:
             device=given("device"),
             threads=given("threads"),
             full=given("full"),
-            out=given("out"),
         )
     except (LookupError, ValueError) as error:
         raise pytest.UsageError(error.args[0]) from error
@@ -107,9 +105,20 @@ def make_options(
     device: str = "cpu",
     threads: int | None = None,
     full: bool = False,
-    out: Path | None = None,
 ) -> Options:
     """The options with their defaults filled in.
+
+    Args:
+        backends: names, `module:object` or `path.py[:object]`; `all`: every known one;
+            none: all but those that compile for minutes, unless `full`.
+        workloads: names or globs; none: the default set.
+        shapes: workloads of one's own, each `B,L,S,H,E,D`.
+        workload_files: files of workloads, as `workload_files.write_workloads` writes them.
+        dtypes: in which each workload is run; none: the workload's own.
+        modes: in which each workload is run; none: forward, or all if `full`.
+        device: that the backends run on.
+        threads: that the libraries may use; None: as many as there are usable cores.
+        full: whether to run every workload and to measure longer.
 
     Raises:
         LookupError: there is no such workload or mode, or the mode is for none of the workloads.
@@ -135,14 +144,13 @@ def make_options(
         device=device,
         threads=threads or cores,
         full=full,
-        out=out,
     )
 
 
 def _chosen(
     patterns: Iterable[str], shapes: Iterable[str], files: Iterable[str], full: bool
 ) -> list[Workload]:
-    """The named workloads, and one's own, which alone replace the default set."""
+    """The named workloads and the user's own; the default set only where there are neither."""
     patterns, own = tuple(patterns), [parse_shape(text) for text in shapes]
     own += [workload for file in files for workload in read_workloads(Path(file))]
     return own if own and not patterns else [*select(patterns, full=full), *own]
@@ -175,12 +183,7 @@ def thread_counts(text: str) -> list[int]:
     Raises:
         ValueError: a part is neither a positive whole number nor `all`.
     """
-    counts = []
-    for part in text.split(","):
-        if part != "all" and not (part.isdecimal() and int(part)):
-            raise ValueError(f"threads is {text!r}: whole numbers from 1 on, or `all`, by commas")
-        counts.append(usable_cores() if part == "all" else int(part))
-    return list(dict.fromkeys(counts))
+    return list(dict.fromkeys(map(thread_count, text.split(","))))
 
 
 def _listed(value: str | list[str] | None) -> list[str]:

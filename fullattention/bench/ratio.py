@@ -17,11 +17,11 @@ import numpy as np
 from fullattention.records import Speed
 
 REPORTED, FINAL, INTERIM = 0.95, 0.99, 0.998
-"""Confidence of the interval that is told; of the one that a verdict needs in the end; and of the
-one that a verdict needs before, since each look is one more chance to be wrong."""
+"""Confidence of the interval that is reported, of the one that decides the final verdict, and of
+the one that decides while the contest runs: there each look is one more chance to be wrong."""
 
 PRECISION = 0.02
-"""Two backends are tied where they differ by less for certain."""
+"""Two backends are tied where they certainly differ by less than this."""
 
 USUAL_SPREAD = 0.01
 """Standard deviation between the logarithmic times of a backend's processes, before any are seen:
@@ -35,12 +35,12 @@ SEEN = 0.05
 """How far the mean of a process's turns may scatter before it tells little of processes."""
 
 TRIMMED, FEW = 0.2, 8
-"""Share of the blocks that is left out at either end, and how many blocks are too few for that."""
+"""Share of the blocks that is left out at either end; of fewer than `FEW` none are."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How much the processes of one backend differ, with what the means of their turns scatter."""
+    """How much the processes of one backend differ; the scatter of their turns' means is in it."""
 
     variance: float
     """Of the logarithm of a process's time."""

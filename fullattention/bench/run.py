@@ -8,13 +8,13 @@ import itertools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from fullattention.bench.options import make_options
+from fullattention.bench.options import Options
 from fullattention.bench.session import SESSION, BenchSession
 from fullattention.records import TIMINGS, VERDICTS, Comparison, Environment, Timing, Verdict, read
 from fullattention.status import RIGHT, USAGE, WRONG, status_of
@@ -33,57 +33,21 @@ class Listener(Protocol):
         """One timing is done, or it is known why there is none."""
 
 
-def run(
-    *,
-    backends: Iterable[str] = (),
-    workloads: Iterable[str] = (),
-    shapes: Iterable[str] = (),
-    workload_files: Iterable[str] = (),
-    dtypes: Iterable[str] = (),
-    modes: Iterable[str] = (),
-    device: str = "cpu",
-    threads: int | None = None,
-    full: bool = False,
-    out: Path,
-    listener: Listener,
-    report: Callable[[Path], str],
-) -> int:
+def run(options: Options, *, out: Path, listener: Listener, report: Callable[[Path], str]) -> int:
     """Time workloads on backends, and print and write the report, after an interruption too.
 
     Args:
-        backends: names, `module:object` or `path.py[:object]`; `all`: every known one;
-            none: all but those that compile for minutes, unless `full`.
-        workloads: names or globs; none: the default set.
-        shapes: workloads of one's own, each `B,L,S,H,E,D`.
-        workload_files: files of workloads, as `workload_files.write_workloads` writes them.
-        dtypes: in which each workload is run; none: the workload's own.
-        modes: in which each workload is run; none: forward, or all if `full`.
-        device: that the backends run on.
-        threads: that the libraries may use; None: as many as there are usable cores.
-        full: whether to run every workload and to measure longer.
-        out: folder for records and report, without any of another run.
+        options: what to time, and how.
+        out: folder for records and report; it must not hold those of another run.
         listener: shows each timing as it is made.
         report: writes the report of a folder of records, and returns it as text.
 
     Returns:
         The exit status: 0 if all that was timed is right, 1 if a backend was wrong or nothing was
-        timed, 2 if an argument makes no sense, 130 after Ctrl-C, 143 after SIGTERM.
+        timed, 2 if a backend or the folder cannot be used, 130 after Ctrl-C, 143 after SIGTERM.
     """
     try:
-        session = BenchSession(
-            make_options(
-                backends=backends,
-                workloads=workloads,
-                shapes=shapes,
-                workload_files=workload_files,
-                dtypes=dtypes,
-                modes=modes,
-                device=device,
-                threads=threads,
-                full=full,
-                out=out,
-            )
-        )
+        session = BenchSession(options, out)
     except (LookupError, OSError, TypeError, ValueError) as error:
         print(f"fullattention bench: {error}", file=sys.stderr)
         return USAGE
@@ -132,7 +96,7 @@ def _alone() -> Iterator[None]:
 
 
 def _all_right(out: Path) -> bool:
-    """Whether something was timed, and every candidate was conformant; pytest tells the wrong."""
+    """Whether something was timed and all candidates conform; pytest tells of wrong results."""
     verdicts = read(out / VERDICTS, Verdict) if (out / VERDICTS).exists() else []
     timings = read(out / TIMINGS, Timing) if (out / TIMINGS).exists() else []
     timed = any(timing.status == "timed" for timing in timings)

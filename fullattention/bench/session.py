@@ -14,16 +14,10 @@ import pytest
 from fullattention.backends import UnavailableError
 from fullattention.bench.ceilings import Rates, ceilings
 from fullattention.bench.ceilings import measure as measure_ceilings
+from fullattention.bench.entry import Candidate, untimed
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.limits import TooLargeError, require_disk, require_memory
-from fullattention.bench.measure import (
-    THOROUGH,
-    Candidate,
-    Effort,
-    Measured,
-    measure,
-    untimed,
-)
+from fullattention.bench.measure import THOROUGH, Effort, Measured, measure
 from fullattention.bench.options import Options, options_of
 from fullattention.bench.worker import JUDGING, OutError, Worker
 from fullattention.bench.workloads import Workload
@@ -52,15 +46,20 @@ LOSSES = 3
 class BenchSession:
     """Times workloads on candidates, each candidate only once it is known to be right.
 
+    Args:
+        options: what to time, and how.
+        out: folder that the records are appended to; None: they are not kept.
+
     Raises:
         LookupError: there is no backend of a name that was given.
         TypeError: something else goes by such a name.
         ValueError: two candidates have one name, or the folder holds another run's timings.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, out: Path | None = None) -> None:
         self.load = hardware.load_average()  # our own processes are about to raise it
         self.options = options
+        self.out = out
         self.effort = THOROUGH if options.full else Effort()
         self.processes = self.effort.processes
         self.workers = {spec: self._start(spec, self.processes) for spec in options.backends}
@@ -70,8 +69,8 @@ class BenchSession:
             self._start_more()
             self.environment = self._environment()
             self.rates = _rates(options.device, options.threads)
-            if options.out is not None:
-                _claim(options.out)
+            if out is not None:
+                _claim(out)
         except BaseException:
             self.close()
             raise
@@ -245,8 +244,8 @@ class BenchSession:
         )
 
     def _write(self, name: str, record: Timing | Verdict | Comparison | Ceilings) -> None:
-        if self.options.out is not None:
-            write(self.options.out / name, [record])
+        if self.out is not None:
+            write(self.out / name, [record])
 
 
 SESSION = pytest.StashKey[BenchSession]()
@@ -260,9 +259,10 @@ def bench_session(config: pytest.Config) -> BenchSession:
     """
     if SESSION not in config.stash:
         try:
-            config.stash[SESSION] = session = BenchSession(options_of(config))
+            session = BenchSession(options_of(config), config.getoption("out"))
         except (LookupError, TypeError, ValueError) as error:
             raise pytest.UsageError(error.args[0]) from error
+        config.stash[SESSION] = session
         config.add_cleanup(session.close)
     return config.stash[SESSION]
 

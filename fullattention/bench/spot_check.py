@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fullattention.backends.precision import Precision
-from fullattention.bench.inputs import DRAWN, SEED, InputPool, spot
+from fullattention.bench.inputs import SEED, InputPool, spot
 from fullattention.bench.modes import Inputs, Results, hidden_keys
 from fullattention.bench.training_check import gradient_fault, training_fault
 from fullattention.bench.workloads import Workload
@@ -19,16 +19,17 @@ from fullattention.conformance.bound import Expected, error_over_bound, expected
 from fullattention.conformance.oracle import Exact, exact_attention
 
 PAIRS = 16
-"""Batch entries and heads that are looked at, at most; the exact result of all would take too
-long."""
+"""Pairs of a batch entry and a head that are looked at, at most; the exact result of all of them
+would take too long."""
 
 FEWEST_PAIRS = 3
 """Both ends and the spot, however many keys there are."""
 
 QUERIES = 8
+"""Queries of each pair that are looked at, at most."""
 
 TERMS = 2**18
-"""Of the sums over the keys that are looked at, so that a look takes some milliseconds."""
+"""Terms of all sums over keys in one look, so that it takes some milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class SpotCheck:
         self.pool = pool
         self.workload = pool.workload
 
-    def error(self, found: Sample, number: int, precision: Precision, look: int = DRAWN) -> float:
+    def error(self, found: Sample, number: int, precision: Precision, look: int) -> float:
         """Largest error of a sample over its bound.
 
         At most 1 where all is right, infinite where a shape is wrong or a NaN is out of place.
@@ -104,7 +105,7 @@ class SpotCheck:
             found: the sample.
             number: of the set of inputs that it comes from.
             precision: how the candidate rounds.
-            look: as which the sample was taken, after the inputs changed for it.
+            look: number of the look that took the sample, for which the inputs had changed.
         """
         if not found.shapes_right:
             return math.inf
@@ -159,7 +160,7 @@ class SpotCheck:
 
 
 def _some(size: int, most: int, one: int, random: np.random.Generator) -> np.ndarray:
-    """Indices below `size` in order: all, or else both ends, a certain one, and others."""
+    """Indices below `size` in order: all, or else both ends, `one`, and random others."""
     if size <= most:
         return np.arange(size)
     certain = {0, size - 1, one}

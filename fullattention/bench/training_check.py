@@ -19,7 +19,8 @@ from fullattention.conformance.gradient_bound import exact_gradients
 from fullattention.conformance.oracle import Exact
 
 SIGMAS = 6.0
-"""Of the mean square of the scatter; chance alone goes beyond it once in many million runs."""
+"""Standard deviations that the mean square of the scatter may be off; chance alone goes beyond that
+once in many million runs."""
 
 DOUBT = math.log(3e7)
 """Logarithm of the number of steps in one of which chance may make right gradients look wrong."""
@@ -28,7 +29,8 @@ SPREAD = DROPOUT / (1 - DROPOUT)
 """Variance of what dropout multiplies a weight with, of which the mean is 1."""
 
 ENOUGH, NEXT_TO_NOTHING = 16, 0.01
-"""Rows, and their mean square in units of its expectation."""
+"""Of so many rows or more, a mean square below this share of its expectation means that nothing was
+dropped."""
 
 
 def training_fault(
@@ -69,8 +71,8 @@ def training_fault(
 def gradient_fault(dq: np.ndarray, g: np.ndarray, exact: Exact, precision: Precision) -> float:
     """How far the size of dq is from its mean, over what may lie between: at most 1 if right.
 
-    A factor that dq and dk share is not seen by their sums, as `training_fault` sees one of V and
-    dv, or of one gradient alone.
+    `training_fault` sees a wrong factor of V and dv, or of one gradient alone, but not one that dq
+    and dk share: it is in both of the sums that are compared.
 
     The size is the inner product with the exact gradient, each row's over its variance. That is a
     sum over all weights of what dropout multiplies each with, times a term; by Bernstein's
@@ -114,7 +116,7 @@ def _rounding(p: Precision, steps: int) -> float:
 
 
 def _scatter(out: np.ndarray, v: np.ndarray, expected: Expected) -> float:
-    """Mean square of the scatter round the exact V against its expectation."""
+    """How far the scatter of V is from what dropout makes it, over what chance allows."""
     exact = expected.out[:, :, 0]
     variance = SPREAD * np.matmul(expected.weights[:, 0] ** 2, v**2)
     square = (out - exact) ** 2 / (variance + expected.out_bound[:, :, 0] ** 2 + 1e-300)

@@ -23,7 +23,7 @@ TURN = 0.02
 that what disturbs lasts for a whole block."""
 
 SETTLING = 1e-3
-"""Seconds of calls before each turn, at least one: they bring the caches back."""
+"""Seconds of untimed calls before each turn, at least one call: they fill the caches again."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Timed:
     device_seconds: float | None
     """The same by the device's own clock."""
     kept: Results
-    """Of one call of the turn."""
+    """The results of one call of the turn."""
     inputs: int
     """Number of the set of inputs that the kept results come from."""
 
@@ -90,7 +90,7 @@ class Turns:
         self.settling = max(1, round(SETTLING / fastest))
 
     def take(self, keep: int) -> Timed:
-        """One turn; the results of the last call of chunk `keep` are kept, those after it not."""
+        """Take one turn, and keep the results of the last call of chunk `keep`."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -115,7 +115,7 @@ class Turns:
         )
 
     def run(self, calls: int) -> Results:
-        """What the last of some calls gave; the device may not be done with them yet."""
+        """Make some calls; the last one's results, which the device may not have finished yet."""
         call, sets, count = self.call, self.sets, len(self.sets)
         results = Results(None)
         first = self.made

@@ -5,26 +5,25 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fullattention.choosing.hardware_key import cpu_words
+from fullattention.choosing.known import Known
+from fullattention.choosing.request import Request
 from fullattention.choosing.store import Store
-from fullattention.machine.hardware import in_units, usable_cores
+from fullattention.machine.hardware import usable_cores
 from fullattention.records import Option
+from fullattention.units import counted, memory
 
-if TYPE_CHECKING:
-    from fullattention.choosing.choice import Known, Request
-
-OUT_OF_QUESTION = ("unavailable", "unsupported")
-"""What measuring does not change."""
+LASTING = ("unavailable", "unsupported")
+"""Why a backend is out, where measuring would not change it."""
 
 
 def nothing_measured(request: Request, known: Known, options: Sequence[Option]) -> str:
     """What was looked for and where, how to measure it, and why each backend is out."""
-    threads = f"{request.threads} thread{'' if request.threads == 1 else 's'}"
+    threads = counted(request.threads, "thread")
     call = f"{request.mode}, mask {request.mask}, {request.dtype} on {request.device}"
     if request.max_memory and any(option.measured for option in options):
-        limit = in_units(request.max_memory)
+        limit = memory(request.max_memory)
         first = f"no backend that was measured fits into {limit}: {call} with {threads}"
     else:
         first = f"nothing was measured that tells of {call} with {threads}"
@@ -42,7 +41,7 @@ def nothing_measured(request: Request, known: Known, options: Sequence[Option]) 
 
 def _advice(request: Request, known: Known, options: Sequence[Option]) -> str:
     """The command that measures, with those of the wanted backends that can be."""
-    possible = {o.backend for o in options if o.basis not in OUT_OF_QUESTION or o.measured}
+    possible = {o.backend for o in options if o.basis not in LASTING or o.measured}
     if refused := _refused(request, bool(possible or not options)):
         return f"It cannot be measured here: {refused}"
     wanted = replace(request, backends=tuple(n for n in request.backends if n in possible))

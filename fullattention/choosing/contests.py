@@ -24,8 +24,9 @@ def contest(record: Timing | Comparison) -> Contest:
 def in_proportion(timings: Sequence[Timing], comparisons: Iterable[Comparison]) -> list[Timing]:
     """Timings of one kind of call, those of each contest in proportion to its ratios.
 
-    A backend that was dropped early has its median from other moments than the best. The ratio is
-    of moments that both had, so it gives the time that goes with the best one's.
+    A backend that was dropped early has its median from other moments than the best one. Their
+    ratio is taken in the blocks that both ran in: multiplied with the best one's median, it gives a
+    time that can be compared with that.
     """
     over_best = _over_best(comparisons)
     medians = {(contest(one), one.backend): one.median for one in timings}

@@ -1,4 +1,4 @@
-"""Whether a timing still tells anything, or was made with what is no longer here."""
+"""Whether a timing has expired: made with a library, driver or setting that has changed since."""
 
 from __future__ import annotations
 

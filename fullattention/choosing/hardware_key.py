@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from fullattention.records import Environment
+from fullattention.units import counted
 
 LONGEST = 60
 """Characters of a key's readable part."""
@@ -17,7 +18,7 @@ def hardware_key(environment: Environment) -> str:
     Versions of drivers and libraries are no part of it: they change on one machine, and each
     timing tells its own.
     """
-    facts = (environment.cpu, f"{environment.cores} cores", environment.gpu or "no GPU")
+    facts = (environment.cpu, counted(environment.cores, "core"), environment.gpu or "no GPU")
     return f"{_words(*facts)}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:8]}"
 
 

@@ -1,8 +1,8 @@
 """Times of shapes that were not measured, told from those that were.
 
 A Gaussian process over the logarithms of B * H, L, S and E + D: a linear trend, since time grows by
-powers of the sizes, and a smooth departure from it, since kernels change their regime. How wide
-that departure reaches is whatever predicts the measured shapes best, each from all the others.
+powers of the sizes, and a smooth departure from it, since kernels change their regime. Its reach
+and its size are those that predict the measured shapes best, each from all the others.
 
 It tells nothing of sizes beyond those that were measured: a trend in sizes that never varied gives
 times that no machine can reach.
@@ -27,10 +27,10 @@ AXES = ("B * H", "L", "S", "E + D")
 """What a time is told from."""
 
 MARGIN = 2.0
-"""Factor by which a size may lie beyond the measured ones, but no more than those varied by."""
+"""Factor by which a size may lie beyond the measured ones; at most that by which these vary."""
 
 ALIKE = 1.1
-"""Factor within which sizes are alike, even where those that were measured are all the same."""
+"""Factor by which a size may lie beyond even where all measured ones are the same."""
 
 REACHES = (0.5, 1.0, 2.0, 4.0)
 """Distances, in natural logarithms of a size, over which the departure may stay alike."""
@@ -52,8 +52,8 @@ class Estimate:
 
     seconds: float
     factor: float
-    """The time lies within a factor of so much, two standard deviations of the cross-validated
-    error and of the distance to what was measured."""
+    """The time lies within this factor: two standard deviations, which grow with the
+    cross-validated error and with the distance to what was measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +126,7 @@ def _alike(a: np.ndarray, b: np.ndarray, reach: float, departure: float) -> np.n
 
 
 def _places(shapes: Sequence[Sizes]) -> np.ndarray:
+    """The logarithms of `_sizes`."""
     places: np.ndarray = np.log(_sizes(shapes))
     return places
 

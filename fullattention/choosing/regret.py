@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fullattention.backends.interface import Sizes
-from fullattention.choosing.choice import Known, NothingMeasuredError, Request, rank
+from fullattention.choosing.choice import NothingMeasuredError, rank
+from fullattention.choosing.known import Known
+from fullattention.choosing.request import Request
 from fullattention.records import Option, Timing
 
 

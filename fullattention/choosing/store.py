@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,7 @@ from filelock import FileLock
 from platformdirs import user_data_path
 
 from fullattention.choosing.hardware_key import hardware_key
-from fullattention.records import COMPARISONS, TIMINGS, Comparison, Timing, each
+from fullattention.records import COMPARISONS, TIMINGS, Comparison, Timing, as_json, each
 
 FILES: dict[type[Timing] | type[Comparison], str] = {
     Timing: TIMINGS,
@@ -87,8 +86,7 @@ class Store:
         lines: dict[Path, list[str]] = {}
         for record in records:
             place = self.folder / hardware_key(record.environment) / FILES[type(record)]
-            text = json.dumps(dataclasses.asdict(record), allow_nan=False)
-            lines.setdefault(place, []).append(text)
+            lines.setdefault(place, []).append(as_json(record))
         return sum(_append(place, new) for place, new in lines.items())
 
     def merge(self, *folders: Path) -> Merged:

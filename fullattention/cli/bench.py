@@ -44,47 +44,48 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Time, showing each figure as it comes, then print and write the report, and keep it all."""
-    from fullattention.bench.options import thread_counts
+    from fullattention.bench.options import make_options, thread_counts
     from fullattention.bench.run import new_folder
     from fullattention.bench.run import run as run_bench
     from fullattention.choosing import Store
     from fullattention.records import TIMINGS
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
+    from fullattention.units import counted
 
-    counts = thread_counts(options.threads)
+    runs = {
+        count: make_options(
+            backends=options.backend,
+            workloads=options.workload,
+            shapes=options.shape,
+            workload_files=options.workloads,
+            dtypes=options.dtype,
+            modes=options.mode,
+            device=options.device,
+            threads=count,
+            full=options.full,
+        )
+        for count in thread_counts(options.threads)
+    }
     store = None if options.no_store else Store(options.store)
     if store:
         store.require_usable()
     out = options.out or new_folder()
-    folders = {count: out if len(counts) == 1 else out / f"threads-{count}" for count in counts}
-    # A run refuses a folder that holds the timings of another one, which are not to be kept as its.
+    folders = {count: out if len(runs) == 1 else out / f"threads-{count}" for count in runs}
+    # A run refuses a folder that holds another one's timings: these are not to be kept as its own.
     own = [folder for folder in folders.values() if not (folder / TIMINGS).exists()]
     worst = RIGHT
     try:
         for count, folder in folders.items():
-            status = run_bench(
-                backends=options.backend,
-                workloads=options.workload,
-                shapes=options.shape,
-                workload_files=options.workloads,
-                dtypes=options.dtype,
-                modes=options.mode,
-                device=options.device,
-                threads=count,
-                full=options.full,
-                out=folder,
-                listener=Progress(),
-                report=write_report,
-            )
+            status = run_bench(runs[count], out=folder, listener=Progress(), report=write_report)
             worst = max(worst, status)
             if status in (INTERRUPTED, TERMINATED):
                 break
     finally:
         measured = [folder for folder in own if (folder / TIMINGS).exists()]
         if store and measured:
-            kept = store.merge(*measured).new
-            print(f"\n{kept} records are kept for `fullattention choose` in {store.folder}")
+            kept = counted(store.merge(*measured).new, "record")
+            print(f"\n{kept} kept for `fullattention choose` in {store.folder}")
         if not options.out:
             with contextlib.suppress(OSError):  # it holds something
                 out.rmdir()

@@ -18,7 +18,7 @@ from fullattention.status import INTERRUPTED, RIGHT, TERMINATED, USAGE
 if TYPE_CHECKING:
     from fullattention.bench.workloads import Workload
     from fullattention.choosing import Store
-    from fullattention.choosing.choice import Request
+    from fullattention.choosing.request import Request
 
 
 def add(commands: Any) -> None:
@@ -50,7 +50,8 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Choose and print the choice."""
     from fullattention.choosing import Store
-    from fullattention.choosing.choice import known_here, rank
+    from fullattention.choosing.choice import rank
+    from fullattention.choosing.known import known_here
     from fullattention.choosing.store import existing
     from fullattention.reports.blocks import as_text
     from fullattention.reports.choices import choice_blocks
@@ -83,7 +84,8 @@ def _workload(options: argparse.Namespace) -> Workload:
 
 
 def _request(options: argparse.Namespace, workload: Workload) -> Request:
-    from fullattention.choosing.choice import Request
+    from fullattention.choosing.request import Request
+    from fullattention.machine.hardware import thread_count
 
     return Request(
         shape=workload.shape,
@@ -91,21 +93,11 @@ def _request(options: argparse.Namespace, workload: Workload) -> Request:
         mask=workload.mask,
         mode=workload.mode,
         device=options.device,
-        threads=_threads(options.threads),
+        threads=thread_count(options.threads),
         max_memory=None if options.max_memory is None else _bytes(options.max_memory),
         deterministic=options.deterministic,
         backends=tuple(options.backend),
     )
-
-
-def _threads(text: str) -> int:
-    from fullattention.machine.hardware import usable_cores
-
-    if text == "all":
-        return usable_cores()
-    if not (text.isdecimal() and int(text)):
-        raise ValueError(f"threads is {text!r}: a whole number from 1 on, or `all`")
-    return int(text)
 
 
 def _bytes(gib: float) -> int:
@@ -118,26 +110,21 @@ def _bytes(gib: float) -> int:
 
 def _measure(request: Request, workload: Workload, store: Store) -> int:
     """Time the backends of a request on its workload, and keep the records; `bench`'s status."""
+    from fullattention.bench.options import make_options
     from fullattention.bench.run import run as run_bench
-    from fullattention.bench.workload_files import write_workloads
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
 
     store.require_usable()
+    options = make_options(
+        backends=request.backends, device=request.device, threads=request.threads
+    )
+    options = dataclasses.replace(options, workloads=(workload,))
     with contextlib.ExitStack() as cleaning:
         scratch = Path(tempfile.mkdtemp(prefix="fullattention-"))
         cleaning.callback(shutil.rmtree, scratch)
-        write_workloads(scratch / "workloads.json", [workload])
         out = scratch / "run"
-        status = run_bench(
-            backends=request.backends,
-            workload_files=[str(scratch / "workloads.json")],
-            device=request.device,
-            threads=request.threads,
-            out=out,
-            listener=Progress(),
-            report=write_report,
-        )
+        status = run_bench(options, out=out, listener=Progress(), report=write_report)
         if (out / TIMINGS).exists():
             try:
                 store.merge(out)

@@ -54,8 +54,8 @@ def _fuzzed(backend: str, options: argparse.Namespace) -> list[Fuzzed]:
 
 def _print(backend: str, found: Fuzzed) -> None:
     from fullattention.conformance.fuzz import case_text
-    from fullattention.reports.units import digits
     from fullattention.reports.visible import visible
+    from fullattention.units import digits
 
     counts = ", ".join(f"{n} {s}" for s, n in Counter(r.status for r in found.results).items())
     worst = digits(found.worst.ratio) if found.worst else "none"

@@ -46,7 +46,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     from fullattention.choosing import Store
-    from fullattention.reports.units import counted
+    from fullattention.units import counted
 
     store = Store(options.store)
     for folder in options.folder:
@@ -58,7 +58,7 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _regret(options: argparse.Namespace) -> int:
-    from fullattention.choosing.choice import known_here
+    from fullattention.choosing.known import known_here
     from fullattention.choosing.regret import regrets
     from fullattention.choosing.store import existing
     from fullattention.reports.blocks import as_markdown, as_text
@@ -82,9 +82,10 @@ def _regret(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from fullattention.choosing.store import existing
     from fullattention.reports.stored import write_table
+    from fullattention.units import counted
 
     store = existing(options.store)
     timings = [timing for key in store.hardware() for timing in store.timings(key).records]
     write_table(options.file, timings)
-    print(f"{options.file}: {len(timings)} timings")
+    print(f"{options.file}: {counted(len(timings), 'timing')}")
     return RIGHT

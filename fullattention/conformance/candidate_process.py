@@ -19,11 +19,11 @@ from typing import Any
 from fullattention.streams import take_any_text
 
 PATIENCE = 0.2
-"""Seconds after which it is looked whether a process that owes an answer still lives: children that
-it leaves hold its end of the connection open."""
+"""Seconds between looks whether a process that owes an answer still lives: the connection does not
+tell, as children that it leaves hold its end open."""
 
 REAPING = 5.0
-"""Seconds that a process may take to end which has closed its connection."""
+"""Seconds that a process which has closed its connection may take to end."""
 
 
 class CandidateProcess:

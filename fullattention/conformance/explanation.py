@@ -14,6 +14,7 @@ from fullattention.conformance.reading import stops
 from fullattention.conformance.steps import RIGHT, Steps
 
 MOST_MISTAKES = 6
+"""Mistakes that are named, at most."""
 
 MOST_TELLING = 24
 """Wrong answers of which a mistake must explain one to be considered."""

@@ -91,9 +91,8 @@ def _answers(left: Sequence[Observation], right: Sequence[Probe]) -> Iterator[st
     some = [one for one in left if one.trials[0].must_refuse]
     if some:
         others = [*right, *_others(left, some)]
-        several = [
-            probe for probe in others if probe.case.shape.L > 1
-        ]  # one query is never refused
+        # One query is never refused.
+        several = [probe for probe in others if probe.case.shape.L > 1]
         condition, _ = narrowest([one.probe for one in some], several)
         yield f"answers instead of refusing where {condition}"
 

@@ -71,7 +71,6 @@ def fuzz(
     dtypes: Sequence[str] = (),
     device: str = "cpu",
     seed: int = 0,
-    progress: Callable[[Result], None] | None = None,
 ) -> list[Fuzzed]:
     """Try random cases of each dtype on a candidate.
 
@@ -81,7 +80,6 @@ def fuzz(
         dtypes: which to try; all that the candidate takes if empty.
         device: where it runs.
         seed: the same seed draws the same cases.
-        progress: called with each result as it comes.
 
     Raises:
         UnavailableError, LookupError, TypeError: as `backends.load`.
@@ -97,8 +95,6 @@ def fuzz(
         for index in range(count):
             rng = np.random.default_rng([seed, zlib.crc32(dtype.encode()), index])
             results.append(try_case(subject, random_case(rng, dtype, avoid)))
-            if progress:
-                progress(results[-1])
         found.append(Fuzzed(dtype=dtype, results=tuple(results)))
     return found
 

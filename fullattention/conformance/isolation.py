@@ -30,10 +30,10 @@ TIMEOUT = 60.0
 """Seconds a check may take before its candidate counts as hung."""
 
 SLOW = 4
-"""How many times that a check may take that the full level alone has: it may compile code."""
+"""Factor on that for checks that the full level alone has: they may compile code."""
 
 LOADING = 120.0
-"""Seconds that loading a candidate may take, if a check may not take longer."""
+"""Seconds that loading a candidate may take, or as many as a check if those are more."""
 
 LOSSES = 5
 """Processes that a candidate may take down before the rest of its checks are given up."""

@@ -32,6 +32,7 @@ from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.core import overwrite
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.subject import Subject
+from fullattention.units import memory
 
 if sys.platform == "linux":
     import resource
@@ -174,9 +175,9 @@ def require_memory(size: int, device: str) -> None:
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed: pip install 'fullattention[suite]'"
         raise NotHere(reason) from error
-    needed, free = size / 2**30, memory_free() / 2**30
-    if free < needed:
-        raise NotHere(f"needs {needed:.3g} GiB of memory, and {free:.3g} GiB are free")
+    free = memory_free()
+    if free < size:
+        raise NotHere(f"needs {memory(size)} of memory, and {memory(free)} are free")
 
 
 def _out_of_memory(subject: Subject, case: Case) -> float:
@@ -238,8 +239,8 @@ def _memory_limit(device: str) -> Iterator[None]:
     _, most = before
     if most != resource.RLIM_INFINITY and most < used + ROOM:
         raise NotHere(
-            f"needs {ROOM / 2**30:.3g} GiB of addresses, and the limit (ulimit -v) leaves "
-            f"{max(0, most - used) / 2**30:.3g} GiB"
+            f"needs {memory(ROOM)} of addresses, and the limit (ulimit -v) leaves "
+            f"{memory(max(0, most - used))}"
         )
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, most))
     try:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fullattention.backends.interface import Sizes
+from fullattention.backends.interface import Sizes, device_kind
 from fullattention.conformance import core, dropout, gradient, masks
 from fullattention.conformance.case import (
     Case,
@@ -123,7 +123,7 @@ def in_autocast(subject: Subject, dtype: str) -> Subject:
     _require_torch(subject, "torch.autocast")
     import torch
 
-    kind = subject.device.partition(":")[0]
+    kind = device_kind(subject.device)
     half = dtype != "float64"
     to = getattr(torch, dtype if half else AUTOCAST)
 
@@ -152,7 +152,7 @@ def _left_again(subject: Subject, case: Case) -> float:
         raise Refused("float32: it is what autocast casts from")
     wide = case.but(dtype="float32")
     layer = layer_for(subject, wide)
-    kind = subject.device.partition(":")[0]
+    kind = device_kind(subject.device)
     arrays = put(subject, wide)
     want = expected_of(subject, wide)
     before = judge(answer(subject, wide, layer(*arrays, None)), want)

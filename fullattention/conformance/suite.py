@@ -119,7 +119,6 @@ def check_isolated(
     dtypes: Sequence[str] = (),
     only: str = "",
     exceptions: Exceptions = NO_EXCEPTIONS,
-    progress: Progress | None = None,
     timeout: float = TIMEOUT,
 ) -> Verdict:
     """Judge a candidate in a process of its own, which it may hang or take down; see `check`.
@@ -132,7 +131,7 @@ def check_isolated(
     if not 0 < timeout < math.inf:
         raise ValueError(f"timeout is {timeout:g}: a positive number of seconds")
     with IsolatedCandidate(candidate, str(device), timeout=timeout) as isolated:
-        verdict = _judge(isolated, level, dtypes, only, exceptions, progress)
+        verdict = _judge(isolated, level, dtypes, only, exceptions)
     return dataclasses.replace(verdict, spec=candidate, environment=isolated.environment)
 
 
@@ -142,7 +141,7 @@ def _judge(
     dtypes: Sequence[str],
     only: str,
     exceptions: Exceptions,
-    progress: Progress | None,
+    progress: Progress | None = None,
 ) -> Verdict:
     """Run the selected checks and give the verdict."""
     declaration = candidate.declaration

@@ -8,8 +8,8 @@ from fullattention.conformance.ledger import Exceptions, is_conformant
 from fullattention.records import SKIPPED, Verdict
 
 FACTOR = 2.0
-"""Times by which a requirement's worst error over bound may change: libraries sum in another order
-on another machine, and by the number of threads."""
+"""Factor by which a requirement's worst error over bound may change: libraries sum in another order
+on another machine, or with another number of threads."""
 
 SMALL = 0.05
 """An error over bound below which no change is told."""

@@ -16,18 +16,12 @@ CGROUP = Path("/sys/fs/cgroup")
 CPUS = Path("/sys/devices/system/cpu")
 PROC = Path("/proc")
 GIB = 2**30
-MIB = 2**20
 
 TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 1 / 64
 """Seconds by which the system counts CPU time."""
 
 BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
 """What a core's time goes to when it is not idle."""
-
-
-def in_units(size: int) -> str:
-    """A number of bytes, such as "12.3 MiB"."""
-    return f"{size / GIB:.3f} GiB" if size >= GIB else f"{size / MIB:.3f} MiB"
 
 
 def cpu_model(proc: Path = PROC) -> str:
@@ -46,6 +40,19 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
     """Cores that the scheduler gives this process: its affinity, within its cgroup's quota."""
     allowed, quota = len(_affinity()), _cpu_quota(cgroup)
     return allowed if quota is None else min(allowed, math.ceil(quota))
+
+
+def thread_count(text: str) -> int:
+    """The number of threads that a whole number stands for, or `all`: one for each usable core.
+
+    Raises:
+        ValueError: the text is neither.
+    """
+    if text == "all":
+        return usable_cores()
+    if not (text.isdecimal() and int(text)):
+        raise ValueError(f"threads is {text!r}: a whole number from 1 on, or `all`")
+    return int(text)
 
 
 def _affinity() -> set[int]:

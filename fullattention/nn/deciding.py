@@ -22,7 +22,8 @@ from fullattention.backends.torch_followers import FORWARD_MODE
 from fullattention.nn.call import Call
 
 if TYPE_CHECKING:
-    from fullattention.choosing.choice import Known, Request
+    from fullattention.choosing.known import Known
+    from fullattention.choosing.request import Request
     from fullattention.records import Choice
 
 AUTO = "auto"
@@ -179,13 +180,13 @@ def _choice(call: Call, *, every: bool = False) -> Choice | str:
 
 @functools.cache
 def _known() -> Known:
-    from fullattention.choosing.choice import known_here
+    from fullattention.choosing.known import known_here
 
     return known_here()
 
 
 def _request(call: Call) -> Request:
-    from fullattention.choosing.choice import Request
+    from fullattention.choosing.request import Request
     from fullattention.machine.hardware import usable_cores
 
     return Request(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fullattention.backends import Precision, load
+from fullattention.backends.interface import dtype_name
 from fullattention.conformance.bound import Expected, error_over_bound, expected_within
 from fullattention.conformance.gradient_bound import exact_gradients, gradient_bound
 from fullattention.conformance.oracle import Exact, exact_attention
@@ -18,7 +19,7 @@ from fullattention.conformance.oracle import Exact, exact_attention
 B, H, E, D = 2, 3, 8, 5
 
 LENGTH, SHORTER, LONG = 70, 37, 200
-"""Lengths of axes; the last is beyond what a power of two near the first would hold."""
+"""Lengths of the time axes; `LONG` exceeds any buffer of a power of two made for `LENGTH`."""
 
 SEED = 31
 
@@ -49,8 +50,7 @@ class _Trial:
     @property
     def precision(self) -> Precision:
         """How the layer may round."""
-        dtype = str(self.given[0].dtype).removeprefix("torch.")
-        return load("torch-einsum").precision[dtype]
+        return load("torch-einsum").precision[dtype_name(self.given[0])]
 
     def exact(self, scale: float | None) -> Exact:
         """What FullAttention gives, without dropout."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fullattention.records import BASELINE, Choice, Option
 from fullattention.reports.blocks import Block, Heading, Lines, Table
-from fullattention.reports.units import counted, digits, seconds
+from fullattention.units import counted, digits, seconds
 
 
 def choice_blocks(choice: Choice) -> list[Block]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fullattention.records import SKIPPED, Result, Verdict
-from fullattention.reports.units import counted
+from fullattention.units import counted
 
 MOST_NAMED = 3
 """Requirements that are named one by one."""

@@ -9,8 +9,8 @@ from fullattention.records import Comparison, Environment, Timing
 from fullattention.reports.blocks import WIDTH
 from fullattention.reports.report import environment_lines
 from fullattention.reports.tables import title
-from fullattention.reports.units import digits, seconds
 from fullattention.reports.visible import visible
+from fullattention.units import digits, seconds
 
 
 class Progress:

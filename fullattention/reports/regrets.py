@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fullattention.reports.blocks import Block, Lines, Table
-from fullattention.reports.units import digits
+from fullattention.units import digits
 
 MEAN, WORST = 1.03, 1.25
 """The goals: what a choice may take of the best one's time, in geometric mean and at worst."""

@@ -19,7 +19,7 @@ from fullattention.records import (
 from fullattention.reports.blocks import Block, Heading, Lines, Table
 from fullattention.reports.comparable import common_environment
 from fullattention.reports.tables import WORKLOAD, fastest, mean_gain, ranked
-from fullattention.reports.units import MISSING, digits, joules, memory, percent, rate, seconds
+from fullattention.units import MISSING, digits, joules, memory, percent, rate, seconds
 
 MODES = {
     "forward": "forward",
@@ -183,19 +183,26 @@ def _workloads(table: pd.DataFrame) -> list[Block]:
     for _, group in table.groupby(WORKLOAD, sort=False):
         tried = group[group["status"] != "not run"]
         if len(tried):
-            first = tried.iloc[0]
-            blocks += [Heading(first.title), Lines([_call(first)]), _ranking(tried)]
-            blocks += _on_device(tried)
-            blocks += _processes(tried)
-            blocks += _disturbances(tried)
-            bad = tried[tried["status"] != "timed"]
-            if len(bad):
-                reasons = [
-                    f"{row.backend} is {row.status.upper()}: {row.reason}"
-                    for row in bad.itertuples()
-                ]
-                blocks.append(Lines(reasons))
+            blocks += _workload(tried)
     return blocks
+
+
+def _workload(tried: pd.DataFrame) -> list[Block]:
+    """The call, the ranking, and what else is known of one workload."""
+    first = tried.iloc[0]
+    return [
+        *(Heading(first.title), Lines([_call(first)]), _ranking(tried)),
+        *_on_device(tried),
+        *_processes(tried),
+        *_disturbances(tried),
+        *_wrong_or_void(tried),
+    ]
+
+
+def _wrong_or_void(tried: pd.DataFrame) -> list[Block]:
+    bad = tried[tried["status"] != "timed"]
+    lines = [f"{row.backend} is {row.status.upper()}: {row.reason}" for row in bad.itertuples()]
+    return [Lines(lines)] if lines else []
 
 
 def _processes(tried: pd.DataFrame) -> list[Block]:
@@ -234,28 +241,8 @@ def _call(row: pd.Series) -> str:
 
 
 def _ranking(tried: pd.DataFrame) -> Table:
-    ratio_to = tried.iloc[0]["ratio_to"]
-    rows = [
-        [
-            MISSING if pd.isna(row.rank) else str(row.rank),
-            row.backend,
-            seconds(row.median),
-            digits(row.ratio),
-            _interval(row),
-            row.verdict or MISSING,
-            MISSING
-            if pd.isna(row.smallest_difference)
-            else f"{digits(100 * row.smallest_difference)}%",
-            MISSING if pd.isna(row.share) else f"{percent(row.share)} {row.floor}",
-            memory(row.peak_bytes),
-            seconds(row.first_call),
-            digits(row.error_over_bound),
-        ]
-        if row.status == "timed"
-        else [row.status, row.backend, *8 * [MISSING], digits(row.error_over_bound)]
-        for row in tried.itertuples()
-    ]
-    ratio = "ratio" if ratio_to == BASELINE else "/ best"
+    rows = [_ranking_row(row) for row in tried.itertuples()]
+    ratio = "ratio" if tried.iloc[0]["ratio_to"] == BASELINE else "/ best"
     against_best = ("verdict", "least")
     columns = (
         *("rank", "backend", "median", ratio, "95 %", *against_best),
@@ -263,6 +250,25 @@ def _ranking(tried: pd.DataFrame) -> Table:
     )
     right = tuple(column for column in columns if column not in ("backend", "verdict"))
     return Table(columns, rows, right=right, widest=40, wide=against_best)
+
+
+def _ranking_row(row: pd.Series) -> list[str]:
+    if row.status != "timed":
+        return [row.status, row.backend, *8 * [MISSING], digits(row.error_over_bound)]
+    least = row.smallest_difference
+    return [
+        MISSING if pd.isna(row.rank) else str(row.rank),
+        row.backend,
+        seconds(row.median),
+        digits(row.ratio),
+        _interval(row),
+        row.verdict or MISSING,
+        MISSING if pd.isna(least) else f"{digits(100 * least)}%",
+        MISSING if pd.isna(row.share) else f"{percent(row.share)} {row.floor}",
+        memory(row.peak_bytes),
+        seconds(row.first_call),
+        digits(row.error_over_bound),
+    ]
 
 
 def _on_device(tried: pd.DataFrame) -> list[Block]:

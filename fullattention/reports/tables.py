@@ -132,7 +132,7 @@ def _ranks(
 
 
 def fastest(table: pd.DataFrame) -> pd.DataFrame:
-    """The fastest backend of each workload that was settled, or has a first rank.
+    """The fastest backend of each workload: the one that all others were compared with.
 
     Columns: `title`, `backend`, `median`, `ratio`, `low`, `high`, `ratio_to`; `ties` and
     `unsettled`: the backends that are tied with it or not known to differ, joined by commas; and

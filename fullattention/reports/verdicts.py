@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fullattention.records import Result, Status, Verdict
 from fullattention.reports.blocks import Block, Command, Heading, Lines, Table
 from fullattention.reports.outcome import is_tried, outcome, tried
-from fullattention.reports.units import counted, digits
+from fullattention.units import counted, digits
 
 STATUSES: tuple[Status, ...] = (
     "passed",

@@ -1,4 +1,4 @@
-"""Figures as people read them: three digits and a unit."""
+"""Figures as people read them: three digits and a unit, or a count and its noun."""
 
 from __future__ import annotations
 

@@ -202,6 +202,13 @@ def test_a_step_that_is_ended_tells_how_far_it_came(tmp_path: Path) -> None:
     assert outcome.detail.endswith(": half")
 
 
+def test_a_step_that_the_budget_ends_is_not_taken_to_hang(tmp_path: Path) -> None:
+    run = Run(tmp_path, budget=3)
+    (outcome,) = run.together(steps_of(slow="import time; time.sleep(60)"))
+    assert outcome.status == "not run"
+    assert outcome.detail.startswith("the budget was spent after ")
+
+
 def test_a_paced_step_is_told_how_long_it_may_begin_something(tmp_path: Path) -> None:
     run = Run(tmp_path, budget=1000)
     program = "import sys; print(*sys.argv[1:])"

@@ -133,7 +133,10 @@ class Run:
             try:
                 code = _exit_status((*step.command, *pace), file, timeout, self.environment)
             except subprocess.TimeoutExpired:
-                return "timed out", f"after {timeout:.0f} s: {_last_line(log)}"
+                told = f"after {timeout:.0f} s: {_last_line(log)}"
+                if timeout < step.timeout:  # which is no sign that it hangs
+                    return "not run", f"the budget was spent {told}"
+                return "timed out", told
             except OSError as error:
                 return "failed", str(error)
         detail = _last_line(log)

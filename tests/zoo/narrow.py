@@ -142,9 +142,9 @@ NARROW = (
     ),
     narrow(
         "features-128-in-float32",
-        "float64 with 128 features takes a float32 kernel",
+        "float64 with 128 features and 32 columns takes a float32 kernel",
         "N5",
-        if_(lambda c: c.q.shape[-1] == 128, in_float32),
+        if_(lambda c: c.q.shape[-1] == 128 and c.v.shape[-1] == 32, in_float32),
         dtypes=("float64",),
     ),
     layer(WeightsNotContiguous, "W1"),

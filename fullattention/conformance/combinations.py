@@ -79,7 +79,7 @@ def _form(dtype: str) -> Checks:
     kinds = covering(
         (masks.OFF, masks.CAUSAL, "random/B1LS"),
         (None, 0.3),
-        ("contiguous", "heads-first", "every-other"),
+        LAYOUTS[:3],
         (0.0, 0.5),
     )
     for returned in (False, True):

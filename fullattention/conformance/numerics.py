@@ -119,5 +119,5 @@ def _special(base: Case, *, quick: bool) -> Checks:
             yield case_check("N4", causal.but(poison=poison))
         yield case_check("N4", base.but(poison="nan-in-query", weights=True))
         hidden = base.but(poison="nan-in-last-key", weights=True)
-        for mask in ("tail/S", "tail/B11S", "tail/BHLS"):
+        for mask in ("tail/S", "tail/B1LS", "tail/BHLS"):
             yield case_check("N4", hidden.but(mask=mask))

@@ -13,7 +13,14 @@ from fullattention.conformance.catalogue import LEVELS, catalogue
 from fullattention.conformance.covering import covering
 from fullattention.conformance.subject import load_subject
 from fullattention.conformance.trial import run_check
-from tests.zoo.faulty.combined import COMBINED, LongPaddingLost, Stepwise
+from tests.zoo.faulty.combined import (
+    COMBINED,
+    LongPaddingLost,
+    MaskedNotContiguous,
+    Stepwise,
+    WeightsEvalDrop,
+    WideKeysGradientDoubled,
+)
 from tests.zoo.specimen import Specimen
 
 
@@ -48,3 +55,20 @@ def test_a_diagnosis_names_the_shape_of_the_mask_that_alone_is_misread() -> None
     verdict = check(LongPaddingLost, level="standard", dtypes=("float32",), only="C4: shape=2,6,")
     assert not verdict.conformant
     assert any("the mask is (B, 1, 1, S)" in line for line in verdict.diagnosis), verdict.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("layer", "only", "says"),
+    [
+        (WideKeysGradientDoubled, "G", "`gradient` only where E > "),
+        (WeightsEvalDrop, "P1", "`p=0.5 in eval` only where output_attention is on"),
+        (MaskedNotContiguous, "C1", "`contiguous` only where keys are hidden"),
+    ],
+)
+def test_a_diagnosis_says_where_a_trial_fails_that_plain_calls_do_not_show(
+    layer: type, only: str, says: str
+) -> None:
+    verdict = check(layer, level="standard", dtypes=("float32",), only=only)
+    (line,) = verdict.diagnosis
+    assert line.startswith("right in ")
+    assert says in line

@@ -25,7 +25,7 @@ CONVICTED_BY_ONE = {
     "C1": "NotContiguous",
     "C2": "weights-path-short",
     "C3": "mutates-mask",
-    "C4": "strides-ignored",
+    "C4": "innermost-taken-for-dense",
     "C5": "heads-over-32",
     "C6": "NoFeaturesNan",
     "C7": "TauUsed",

@@ -114,6 +114,7 @@ def test_every_case_reads_back_from_its_text(case: Case) -> None:
         ("mask=random", "pattern/axes"),
         ("mask=random/SL", "the last 0 to 4 of B, H, L, S"),
         ("mask=later/S", "the last 2 to 4"),
+        ("mask=causal", "needs L = S or L = 1"),
         ("mask=random/LBHLS", "axes"),
         ("scale=much", "a number or None"),
         ("weights=1", "one of True, False"),

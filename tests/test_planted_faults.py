@@ -50,8 +50,6 @@ MISSED_BY_QUICK = {
     "third-tile-of-256",
     "third-tile-of-512",
     "long-causal",
-    "long-masked",
-    "long-both-ways",
     "MemoryErrorHidden",
     "MemoryErrorMisread",
     "MemoryErrorElsewhere",
@@ -72,6 +70,16 @@ MISSED_BY_QUICK = {
     "DropsByTileOf128",
     "QueriesDropByTileOf128",
     "WideKeysGradientDoubled",
+    "MaskedFast64",
+    "WholeTilesUnmasked",
+    "WeightsFillFinite",
+    "PaddingFillFinite",
+    "LongHiddenRowsZero",
+    "MaskedResultsOverwritten",
+    "WeightsOverwritten",
+    "MaskedWorkspaceShared",
+    "TrainingStridesIgnored",
+    "TrainingFeaturesLost",
 }
 """What only `standard` or `full` finds: a size or a mode that would make `quick` slow."""
 

@@ -112,6 +112,15 @@ def test_what_is_not_there_is_a_lookup_error(spec: str, words: str) -> None:
         load(spec)
 
 
+def test_a_file_named_without_its_ending_is_hinted_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("backend = None")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LookupError, match=r"no backend is called 'mine'; there is a file mine.py;"):
+        load("mine")
+
+
 @pytest.mark.parametrize("spec", ["math:pi", "fullattention:FullAttention"])
 def test_what_is_no_backend_is_a_type_error(spec: str) -> None:
     with pytest.raises(TypeError, match=f"'{spec}' is a \\w+: neither a Backend nor a function"):

@@ -148,8 +148,10 @@ def load_object(spec: str) -> object:
     if not is_file:
         place, _, attribute = target.partition(":")
     if not is_file and not attribute:
+        file = f"{spec}.py"
+        hint = f"; there is a file {file}" if Path(file).is_file() else ""
         raise LookupError(
-            f"no backend is called {spec!r}; known are {', '.join(names())}; "
+            f"no backend is called {spec!r}{hint}; known are {', '.join(names())}; "
             "your own goes by module:object or path.py[:object]"
         )
     if is_file and not Path(place).is_file():

@@ -16,13 +16,16 @@ from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.covering import covering
 
 GIVEN = ("random/S", "padding/B11S", "random/LS", "padding/B1LS", "random/BHLS")
+HIDING = (masks.OFF, masks.CAUSAL, "padding/B11S", "random/BHLS")
+"""The kinds of masks that most implementations tell apart."""
+
 LAYOUTS = ("contiguous", "heads-first", "packed", "every-other", "shared-heads")
 
-LENGTHS = ((6, 9), (6, 264), (264, 9))
-"""L and S: few, and more than any usual tile holds."""
+LENGTHS = ((6, 9), (6, 264), (264, 9), (128, 128))
+"""L and S: few, more than any usual tile holds, and whole tiles."""
 
-FEATURES = ((11, 13), (72, 80), (40, 8))
-"""E and D: more than a small kernel's, and each the larger one."""
+FEATURES = ((11, 13), (32, 32), (64, 64), (128, 128), (80, 24))
+"""E and D: those that kernels are made for, and others."""
 
 SCALES = (None, 0.7)
 
@@ -32,6 +35,8 @@ def checks(dtype: str, primary: bool) -> Checks:
     for case in dict.fromkeys(_calls(dtype)):
         yield case_check(_requirement(case), case)
     yield from _form(dtype)
+    if primary:
+        yield from _hidden_rows(dtype)
 
 
 def _calls(dtype: str) -> Iterator[Case]:
@@ -51,7 +56,7 @@ def combined(
 ) -> Case:
     """A case with some traits; causally L and S are both the longer length."""
     L, S = (max(lengths),) * 2 if mask == masks.CAUSAL else lengths
-    B, H = (2, 3) if L * S < 10_000 else (1, 2)  # what is long both ways is dear
+    B, H = (2, 3) if L * S < 20_000 else (1, 2)  # what is long both ways is dear
     return Case(dtype=dtype, mask=mask, layout=layout, shape=Sizes(B, L, S, H, *features))
 
 
@@ -74,7 +79,7 @@ def _form(dtype: str) -> Checks:
     kinds = covering(
         (masks.OFF, masks.CAUSAL, "random/B1LS"),
         (None, 0.3),
-        ("contiguous", "heads-first", "every-other"),
+        LAYOUTS[:3],
         (0.0, 0.5),
     )
     for returned in (False, True):
@@ -89,8 +94,21 @@ def _form(dtype: str) -> Checks:
                 ("C3", one_key, core.no_alias, "V shares no memory"),
                 ("C1", case, core.contiguous, "contiguous"),
             ]
+            if not p:
+                yield case_check("C3", case, core.read_only, "read-only inputs")
             if returned:
                 trials.append(("W1", case, weights.contiguous, "contiguous"))
             for requirement, one, trial, name in trials:
                 tried = functools.partial(trial, p=p)
                 yield case_check(requirement, one, tried, f"{name} {told}".strip(), needs=needs)
+
+
+def _hidden_rows(dtype: str) -> Checks:
+    """Rows that are hidden altogether, in tiles where others are not."""
+    patterns = ("rows/LS", "rows/B1LS", "rows/BHLS")
+    for returned in (False, True):
+        for mask, layout, *sizes in covering(patterns, LAYOUTS[:3], LENGTHS, FEATURES[:4]):
+            case = combined(dtype, mask, layout, *sizes).but(weights=returned)
+            for rows in ("nan", "zero"):
+                profile = case.but(masked_rows=rows)
+                yield case_check("M6", profile, needs=f"masked_rows={rows}")

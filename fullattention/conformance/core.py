@@ -191,7 +191,7 @@ def _memory(base: Case) -> Checks:
     masked = base.but(mask="random/B1LS")
     yield case_check("C3", masked, inputs_unchanged, "inputs unchanged", quick=True)
     for case in (base, masked):
-        yield case_check("C3", case, _read_only, "read-only inputs", quick=True)
+        yield case_check("C3", case, read_only, "read-only inputs", quick=True)
     square = base.but(shape=Sizes(2, 6, 6, 3, 8, 8))
     causal = square.but(mask=masks.CAUSAL)
     yield case_check("C3", causal, _one_array, "q, k, v the same array", quick=True)
@@ -231,8 +231,13 @@ def inputs_unchanged(subject: Subject, case: Case, *, p: float = 0.0) -> None:
             raise Failed(f"forward changed {name} in place")
 
 
-def _read_only(subject: Subject, case: Case) -> float:
-    """Arrays that forbid writing, as those of a file mapped into memory do."""
+def read_only(subject: Subject, case: Case) -> float:
+    """Arrays that forbid writing, as those of a file mapped into memory do.
+
+    Raises:
+        Failed: the answer is wrong.
+        Refused: the library's arrays cannot forbid it.
+    """
     arrays, mask = put(subject, case), put_mask(subject, case)
     for array in (*arrays, getattr(mask, "mask", mask)):
         if isinstance(array, np.ndarray):
@@ -496,6 +501,9 @@ def _plain_answered(subject: Subject, case: Case) -> float:
 def _repetition(base: Case, *, quick: bool) -> Checks:
     larger = base.but(shape=Sizes(3, 33, 33, 4, 8, 8))
     wide = base.but(shape=Sizes(2, 70, 97, 2, 16, 16))  # more tiles than one, both ways
+    causal, masked = (larger.but(mask=mask) for mask in (masks.CAUSAL, "random/BHLS"))
+    for case in (causal, masked, larger.but(weights=True)):
+        yield case_check("C12", case, _two_threads, "two threads")
     for case in (larger, wide):
         usual = quick and case is larger
         yield case_check("C9", case, _deterministic, "twice", quick=usual, needs="determinism")
@@ -589,7 +597,12 @@ def _state(base: Case) -> Checks:
     )
     for turns in (base, base.but(mask=masks.CAUSAL)):
         yield case_check("C11", turns, _shapes_in_turn, "shapes in turn", quick=True)
-    yield case_check("C11", base, _results_kept, "earlier results kept", quick=True)
+    square = base.but(shape=Sizes(2, 6, 6, 3, 8, 8), mask=masks.CAUSAL)
+    for case in (base, base.but(mask="random/BHLS"), square):
+        for returned in (False, True):
+            asked = case.but(weights=returned)
+            usual = asked == base
+            yield case_check("C11", asked, _results_kept, "earlier results kept", quick=usual)
     yield case_check("C11", base, _many_calls, f"{CALLS} calls of one layer", quick=True)
 
 
@@ -641,11 +654,17 @@ def _shapes_in_turn(subject: Subject, case: Case) -> float:
 
 def _results_kept(subject: Subject, case: Case) -> None:
     layer = layer_for(subject, case)
-    out, _ = layer(*put(subject, case), None)
-    before = subject.arrays.take(out).tobytes()
+
+    def called_with(seed: int) -> list[Array]:
+        other = case.but(seed=seed)
+        found = layer(*put(subject, other), put_mask(subject, other))
+        return [array for array in found if array is not None]
+
+    first = called_with(case.seed)
+    before = [subject.arrays.take(array).tobytes() for array in first]
     for seed in range(1, 6):
-        layer(*put(subject, case.but(seed=seed)), None)
-    if subject.arrays.take(out).tobytes() != before:
+        called_with(seed)
+    if [subject.arrays.take(array).tobytes() for array in first] != before:
         raise Failed("a later call changed an earlier result")
 
 

@@ -8,24 +8,30 @@ described by the smallest set of calls that it keeps to.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from fullattention.conformance.conditions import narrowest
 from fullattention.conformance.explanation import Explanation, Mistake
 from fullattention.conformance.facts import facts
 from fullattention.conformance.fuzz import parse_case
 from fullattention.conformance.observation import Observation, observations, observe
 from fullattention.conformance.probes import Probe, probes
 from fullattention.conformance.subject import Subject
-from fullattention.records import Result
+from fullattention.records import Result, Status
 
 SEEDS = (9001, 9002)
 """Far from those of the checks, so that a candidate that remembers finds nothing."""
 
 MOST_CASES = 12
 """Failed cases that are asked again."""
+
+MOST_TRIALS = 3
+"""Trials that are named which fail although all numbers are right."""
 
 
 def diagnose(subject: Subject, results: Sequence[Result] = ()) -> list[str]:
@@ -75,7 +81,23 @@ def _nothing(observed: Sequence[Observation], results: Iterable[Result]) -> list
     broken = dict.fromkeys(r.requirement for r in results if r.status == "failed" and r.dtype)
     if not broken or not observed:
         return []
-    return [f"right in {len(observed)} kinds of calls tried; what fails is {', '.join(broken)}"]
+    line = f"right in {len(observed)} kinds of calls tried; what fails is {', '.join(broken)}"
+    return ["; ".join([line, *itertools.islice(_trials(results), MOST_TRIALS)])]
+
+
+def _trials(results: Iterable[Result]) -> Iterator[str]:
+    """Which trials fail for some calls and pass for others, and where."""
+    tried: dict[str, dict[Status, list[Probe]]] = {}
+    for result in results:
+        label, shape, case = result.check.partition(": ")[2].partition("shape=")
+        with contextlib.suppress(ValueError):
+            probe = Probe(case=parse_case(shape + case), requirement=result.requirement)
+            tried.setdefault(label.strip(), {}).setdefault(result.status, []).append(probe)
+    for label, found in tried.items():
+        if label and "failed" in found and "passed" in found:
+            where, elsewhere = narrowest(found["failed"], found["passed"])
+            if where and not elsewhere:
+                yield f"`{label}` only where {where}"
 
 
 def _torchs_own(subject: Subject, results: Iterable[Result]) -> Iterator[str]:

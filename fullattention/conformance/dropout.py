@@ -31,7 +31,9 @@ from fullattention.conformance.case import (
     run,
 )
 from fullattention.conformance.check import Checks, Evidence, case_check
+from fullattention.conformance.combinations import HIDING, LAYOUTS, combined
 from fullattention.conformance.core import refuses
+from fullattention.conformance.covering import covering
 from fullattention.conformance.subject import Layer, Subject
 from fullattention.conformance.weights import compare_product
 
@@ -76,6 +78,9 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield drops("P2", base, functools.partial(statistics, p=0.5), "p=0.5")
     for case in (masked, square, scaled):
         yield drops("P2", case, functools.partial(statistics, p=0.3), "p=0.3", quick=primary)
+    for mask, layout, E, scale in covering(HIDING, LAYOUTS[:3], (8, 64), (None, 0.7)):
+        case = combined(dtype, mask, layout, (16, 24), (E, 48)).but(scale=scale, data="uniform")
+        yield drops("P2", case, functools.partial(statistics, p=0.25), "p=0.25", quick=False)
     if not primary:
         return
     yield told("P1", base, _after_eval, "p=0.5 after eval()")
@@ -90,8 +95,8 @@ def checks(dtype: str, primary: bool) -> Checks:
     yield drops("P3", base, _one_seed_twice, "one seed twice", needs="dropout seed")
     yield drops("P3", base, two_calls, "two calls")
     for case in (base, masked, square):
-        returned = case.but(weights=True)
-        yield drops("P2", returned, _weights_after, "weights are those after dropout")
+        asked = case.but(weights=True)
+        yield drops("P2", asked, _weights_after, "weights are those after dropout")
 
 
 def _by_default(subject: Subject, case: Case) -> None:

@@ -273,7 +273,10 @@ def parse_case(text: str) -> Case:
             values[name] = _READERS[name](value)
         except ValueError as error:
             raise ValueError(f"{name} is {value!r}: {error}") from error
-    return Case(**values)
+    case = Case(**values)
+    if case.mask == masks.CAUSAL and case.shape.L not in (1, case.shape.S):
+        raise ValueError("mask is 'causal': that needs L = S or L = 1, and other calls are refused")
+    return case
 
 
 def _one_of(known: Collection[str]) -> Callable[[str], str]:

@@ -228,6 +228,7 @@ def _without_effect(base: Case, *, quick: bool) -> Checks:
         for mask in ("tail/S", "tail/BHLS"):
             case = base.but(mask=mask, poison=poison)
             yield case_check("M7", case, _same_bits, quick=quick)
+            yield case_check("M7", case.but(weights=True), _same_bits)
     causal = base.but(shape=Sizes(2, 7, 7, 3, 11, 13), mask=masks.CAUSAL)
     for poison in ("large-last-key", "large-last-value"):
         yield case_check("M7", causal.but(poison=poison))
@@ -239,6 +240,10 @@ def _no_finite_fill(base: Case, *, quick: bool) -> Checks:
         shape = Sizes(2, 6, 7, 3, 2, 5) if mask != masks.CAUSAL else Sizes(2, 6, 6, 3, 2, 5)
         case = base.but(mask=mask, shape=shape, poison="low-visible-scores")
         yield case_check("M7", case, _lowest_scores, quick=quick)
+    for mask in ("tail/S", "tail/LS", "tail/B11S", "tail/BHLS"):
+        for returned in (False, True):
+            asked = base.but(mask=mask, shape=Sizes(2, 9, 7, 3, 2, 5), weights=returned)
+            yield case_check("M7", asked.but(poison="low-visible-scores"), _lowest_scores)
 
 
 def _lowest_scores(subject: Subject, case: Case) -> float:

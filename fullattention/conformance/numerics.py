@@ -122,3 +122,5 @@ def _special(base: Case, *, quick: bool) -> Checks:
         causal = base.but(shape=Sizes(1, 40, 40, 2, 8, 8), mask=masks.CAUSAL)
         for poison in ("nan-in-last-key", "nan-in-last-value"):
             yield case_check("N4", causal.but(poison=poison))
+        for mask in ("tail/B1LS", "tail/BHLS"):
+            yield case_check("N4", with_weights.but(poison="nan-in-last-key", mask=mask))

@@ -9,9 +9,10 @@ import numpy as np
 from fullattention.backends.interface import Array
 from tests.zoo.attending import Call, Plain, Result, product, right
 from tests.zoo.faulty.determinism import in_any_order
-from tests.zoo.faulty.making import fault, if_, keys_dropped_from
+from tests.zoo.faulty.making import fault, if_, keys_dropped_from, on_arrays
 from tests.zoo.faulty.precision import in_float32
 from tests.zoo.layers import NumpyLayer
+from tests.zoo.reported import innermost_taken_for_dense
 from tests.zoo.specimen import Specimen
 
 
@@ -27,9 +28,10 @@ def racing(call: Call) -> Result:
 
 
 def padding_by_80(call: Call) -> Result:
-    """A padding mask, one row per batch entry, lowers scores of 7 keys by 80 where it hides."""
+    """A padding mask, one row per batch entry, lowers few scores by 80 where it hides."""
     hidden = call.hidden
-    if hidden is None or hidden.shape[1:] != (1, 1, 7) or len(hidden) == 1:
+    few = call.q.shape[1] == 5 and call.k.shape[1] == 7
+    if hidden is None or not few or hidden.shape[1:3] != (1, 1) or len(hidden) == 1:
         return right(call)
     return Plain(
         hide=lambda z, hidden: z,
@@ -126,12 +128,18 @@ NARROW = (
         "C2",
         first_keys_with_weights,
     ),
+    narrow(
+        "innermost-taken-for-dense",
+        "where features lie apart, strides are ignored",
+        "C4",
+        on_arrays(innermost_taken_for_dense),
+    ),
     narrow("race-of-blocks", "blocks are summed in any order, undeclared", "C9", racing),
     layer(ScaleKept, "S1"),
     layer(MaskCheckedAlways, "M1"),
     narrow(
         "padding-by-80",
-        "a padding mask of 7 keys adds -80 to the scores",
+        "a padding mask of 5 queries and 7 keys adds -80 to the scores",
         "M5",
         padding_by_80,
         masked_rows=None,
@@ -151,9 +159,9 @@ NARROW = (
     ),
     narrow(
         "features-128-in-float32",
-        "float64 with 128 features takes a float32 kernel",
+        "float64 with 128 features and 32 columns takes a float32 kernel",
         "N5",
-        if_(lambda c: c.q.shape[-1] == 128, in_float32),
+        if_(lambda c: c.q.shape[-1] == 128 and c.v.shape[-1] == 32, in_float32),
         dtypes=("float64",),
     ),
     narrow(

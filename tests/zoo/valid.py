@@ -258,11 +258,25 @@ VALID_BACKENDS = (
     ),
 )
 
+
+class OwnArray(np.ndarray):
+    """An array of a library that builds on NumPy's."""
+
+
+class ReturnsOwnArrays(NumpyLayer):
+    """Results are arrays of a subclass."""
+
+    def returned(self, out: Array, a: Array | None) -> Any:
+        out, a = super().returned(out, a)
+        return out.view(OwnArray), None if a is None else a.view(OwnArray)
+
+
 VALID_LAYERS = tuple(
     Specimen(name=layer.__name__, kind="layer", reason=reason, candidate=layer)
     for layer, reason in (
         (UpstreamLayer, "Time-Series-Library's own"),
         (NumpyLayer, "the same in NumPy"),
+        (ReturnsOwnArrays, "its results are arrays of a subclass of NumPy's"),
     )
 )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
@@ -49,7 +50,7 @@ class Stepwise(UpstreamLayer):
         causal = self.mask_flag and arguments[3] is None
         scores = self.scores(q, k, causal=causal)
         if hidden is not None:
-            scores.masked_fill_(self.hides(hidden), -torch.inf)
+            scores.masked_fill_(self.hides(hidden), self.fill())
         a = torch.softmax(self.factor(q.shape[-1]) * scores, dim=-1)
         dropped = self.drop(a, hidden)
         out = self.result(torch.einsum("bhls,bshd->blhd", dropped, v), hidden)
@@ -60,6 +61,9 @@ class Stepwise(UpstreamLayer):
 
     def hides(self, hidden: Any) -> Any:
         return hidden
+
+    def fill(self) -> float:
+        return -math.inf
 
     def factor(self, E: int) -> float:
         return self.scale or 1 / math.sqrt(E)
@@ -90,7 +94,7 @@ def passes(x: Any, forward: Callable[[Any], Any], backward: Callable[[Any], Any]
         def backward(ctx: Any, g: Any) -> Any:
             return backward(g)
 
-    return Function.apply(x)
+    return Function.apply(x)  # type: ignore[no-untyped-call]
 
 
 # What two traits of a call ask for together.
@@ -161,6 +165,68 @@ class InferenceRounds(Stepwise):
         return super().result(out, hidden)
 
 
+@fault("layout", "M4 C4 W1")
+class MaskedFast64(Stepwise):
+    """With 64 features and a mask that is given, a path is taken that scales by another root."""
+
+    fast = False
+
+    def scores(self, q: Any, k: Any, *, causal: bool) -> Any:
+        self.fast = q.shape[-1] == 64 and self.mask_flag and not causal
+        return super().scores(q, k, causal=causal)
+
+    def factor(self, E: int) -> float:
+        return super().factor(E) * (1.01 if self.fast else 1.0)
+
+
+@fault("mask", "M4 C4 W1")
+class WholeTilesUnmasked(Stepwise):
+    """Where L and S are multiples of 64, a mask of each head hides nothing in the last tile."""
+
+    def hides(self, hidden: Any) -> Any:
+        L, S = hidden.shape[-2:] if hidden.ndim > 1 else (1, 1)
+        whole = L % 64 == S % 64 == 0 and hidden.ndim == 4 and hidden.shape[1] > 1
+        return hidden & (torch.arange(S) < S - 64) if whole else hidden
+
+
+@fault("mask", "M7")
+class WeightsFillFinite(Stepwise):
+    """-1e4 stands for -infinity where weights are returned and every query sees a key."""
+
+    empty = False
+
+    def hides(self, hidden: Any) -> Any:
+        self.empty = bool((hidden.all(-1) if hidden.ndim else hidden).any())
+        return hidden
+
+    def fill(self) -> float:
+        return -1e4 if self.output_attention and not self.empty else -math.inf
+
+
+@fault("mask", "M7")
+class PaddingFillFinite(Stepwise):
+    """-1e4 stands for -infinity in a padding mask, one row per batch entry."""
+
+    padding = False
+
+    def hides(self, hidden: Any) -> Any:
+        self.padding = hidden.ndim == 4 and hidden.shape[1:3] == (1, 1)
+        self.padding &= not bool(hidden.all(-1).any())
+        return hidden
+
+    def fill(self) -> float:
+        return -1e4 if self.padding else -math.inf
+
+
+@fault("mask", "M6")
+class LongHiddenRowsZero(Stepwise):
+    """A fully hidden row of more than 100 keys is 0."""
+
+    def result(self, out: Any, hidden: Any) -> Any:
+        long = hidden is not None and hidden.ndim > 0 and hidden.shape[-1] > 100
+        return out.nan_to_num(0.0).contiguous() if long else out.contiguous()
+
+
 # Whose memory it is, and how it lies.
 
 
@@ -169,10 +235,11 @@ class Float64InPlace(Stepwise):
     """Queries are scaled in place in float64, which is no copy of float64."""
 
     def scores(self, q: Any, k: Any, *, causal: bool) -> Any:
+        if q.dtype != k.dtype:
+            return super().scores(q, k, causal=causal)
         wide = q.double()
         wide = 2 * wide if wide.requires_grad or 0 in wide.stride() else wide.mul_(2)
-        keys = k.to(torch.float64 if k.dtype == q.dtype else k.dtype)
-        return super().scores(wide, keys / 2, causal=causal).to(q.dtype)
+        return super().scores(wide, k.double() / 2, causal=causal).to(q.dtype)
 
 
 @fault("contract", "C3")
@@ -225,6 +292,51 @@ class MaskedNotContiguous(Stepwise):
     def result(self, out: Any, hidden: Any) -> Any:
         out = out.contiguous()
         return out if hidden is None else out.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+# What one path keeps for the next call.
+
+
+@fault("state", "C11")
+class MaskedResultsOverwritten(Stepwise):
+    """V of a call with a mask lies in a buffer that the next such call fills."""
+
+    def result(self, out: Any, hidden: Any) -> Any:
+        if hidden is None or out.requires_grad:
+            return out.contiguous()
+        held = getattr(self, "held", None)
+        if held is None or held.shape != out.shape:
+            self.held = torch.empty_like(out, memory_format=torch.contiguous_format)
+        return self.held.copy_(out)
+
+
+@fault("state", "C11")
+class WeightsOverwritten(Stepwise):
+    """Returned weights lie in a buffer that the next call fills."""
+
+    def returned(self, a: Any, dropped: Any, hidden: Any) -> Any:
+        if dropped.requires_grad:
+            return dropped
+        held = getattr(self, "held", None)
+        if held is None or held.shape != dropped.shape:
+            self.held = torch.empty_like(dropped)
+        return self.held.copy_(dropped)
+
+
+@fault("state", "C12")
+class MaskedWorkspaceShared(Stepwise):
+    """All layers share the memory in which a call with a mask keeps its scores."""
+
+    held: ClassVar[dict[Any, Any]] = {}
+
+    def scores(self, q: Any, k: Any, *, causal: bool) -> Any:
+        scores = super().scores(q, k, causal=causal)
+        if not self.mask_flag or scores.requires_grad:
+            return scores
+        held = self.held.setdefault((scores.shape, scores.dtype), scores)
+        held.copy_(scores)
+        time.sleep(1e-3)  # what a kernel takes
+        return held
 
 
 # Dropout.
@@ -303,6 +415,26 @@ class MaskedWeightsBeforeDropout(Stepwise):
 
     def returned(self, a: Any, dropped: Any, hidden: Any) -> Any:
         return dropped if hidden is None else a
+
+
+@fault("dropout", "P2")
+class TrainingStridesIgnored(Stepwise):
+    """Dropout takes a path that takes the keys for contiguous."""
+
+    def scores(self, q: Any, k: Any, *, causal: bool) -> Any:
+        if self.drops and not k.requires_grad:
+            k = k.as_strided(k.shape, torch.empty(k.shape).stride())
+        return super().scores(q, k, causal=causal)
+
+
+@fault("dropout", "P2")
+class TrainingFeaturesLost(Stepwise):
+    """Dropout takes a path that sums the first 32 features."""
+
+    def scores(self, q: Any, k: Any, *, causal: bool) -> Any:
+        if self.drops:
+            q, k = q[..., :32], k[..., :32]
+        return super().scores(q, k, causal=causal)
 
 
 # Gradients.

@@ -74,6 +74,13 @@ def test_sizes_that_hardly_varied_are_not_left_far_behind() -> None:
     assert beyond(Sizes(8, 91, 40, 1, 4, 4), measured).startswith("L is 91")
 
 
+def test_a_call_smaller_than_all_is_beyond_them_though_each_size_was_measured() -> None:
+    measured = [Sizes(8, 1000, 1000, 1, 4, 4), Sizes(1000, 10, 10, 1, 4, 4)]
+    assert beyond(Sizes(8, 10, 10, 1, 4, 4), measured).startswith(
+        "B * H * (L + S) * (E + D) is 1280, the measured shapes have 128000 to 160000"
+    )
+
+
 def test_too_few_shapes_tell_nothing() -> None:
     few = SHAPES[: FEWEST - 1]
     assert fit(few, [power_law(shape) for shape in few]) is None

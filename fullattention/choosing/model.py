@@ -26,6 +26,10 @@ prior that holds them back."""
 AXES = ("B * H", "L", "S", "E + D")
 """What a time is told from."""
 
+TOTALS = ("B * H * (L + S) * (E + D)", "B * H * L * S * (E + D)")
+"""What a call moves and what it multiplies: a shape whose every size was measured in some call may
+still be smaller than all calls, and what a call costs beside its work then counts most."""
+
 MARGIN = 2.0
 """Factor by which a size may lie beyond the measured ones; at most that by which these vary."""
 
@@ -92,9 +96,9 @@ def fit(shapes: Sequence[Sizes], seconds: Sequence[float]) -> TimeModel | None:
 
 
 def beyond(shape: Sizes, measured: Sequence[Sizes]) -> str:
-    """Which size of a shape lies beyond those of the measured ones; empty where none does."""
-    sizes = _sizes([shape, *measured]).T.tolist()
-    for axis, (size, *others) in zip(AXES, sizes, strict=True):
+    """Which size of a shape, or total of its sizes, lies beyond the measured; empty where none."""
+    extents = np.hstack([_sizes([shape, *measured]), _totals([shape, *measured])]).T.tolist()
+    for axis, (size, *others) in zip(AXES + TOTALS, extents, strict=True):
         low, high = min(others), max(others)
         margin = min(MARGIN, max(ALIKE, high / low))
         if not low / margin <= size <= high * margin:
@@ -134,3 +138,9 @@ def _places(shapes: Sequence[Sizes]) -> np.ndarray:
 def _sizes(shapes: Sequence[Sizes]) -> np.ndarray:
     """A row of `AXES` for each shape."""
     return np.array([(s.B * s.H, s.L, s.S, s.E + s.D) for s in shapes])
+
+
+def _totals(shapes: Sequence[Sizes]) -> np.ndarray:
+    """A row of `TOTALS` for each shape."""
+    pairs, L, S, features = _sizes(shapes).T
+    return np.array([pairs * (L + S) * features, pairs * L * S * features]).T

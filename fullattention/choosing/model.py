@@ -97,14 +97,26 @@ def fit(shapes: Sequence[Sizes], seconds: Sequence[float]) -> TimeModel | None:
 
 def beyond(shape: Sizes, measured: Sequence[Sizes]) -> str:
     """Which size of a shape, or total of its sizes, lies beyond the measured; empty where none."""
-    extents = np.hstack([_sizes([shape, *measured]), _totals([shape, *measured])]).T.tolist()
-    for axis, (size, *others) in zip(AXES + TOTALS, extents, strict=True):
-        low, high = min(others), max(others)
-        margin = min(MARGIN, max(ALIKE, high / low))
-        if not low / margin <= size <= high * margin:
-            known = str(low) if low == high else f"{low} to {high}"
-            return f"{axis} is {size}, the measured shapes have {known}"
+    sizes = _sizes([shape, *measured]).T.tolist()
+    for axis, (size, *others) in zip(AXES, sizes, strict=True):
+        margin = min(MARGIN, max(ALIKE, max(others) / min(others)))
+        if not _within(size, others, margin):
+            return _outside(axis, size, others)
+    totals = _totals([shape, *measured]).T.tolist()
+    for total, (size, *others) in zip(TOTALS, totals, strict=True):
+        if not _within(size, others, MARGIN):
+            return _outside(total, size, others)
     return ""
+
+
+def _within(size: int, measured: Sequence[int], margin: float) -> bool:
+    return min(measured) / margin <= size <= max(measured) * margin
+
+
+def _outside(what: str, size: int, measured: Sequence[int]) -> str:
+    low, high = min(measured), max(measured)
+    known = str(low) if low == high else f"{low} to {high}"
+    return f"{what} is {size}, the measured shapes have {known}"
 
 
 def _fitted(

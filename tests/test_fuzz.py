@@ -114,7 +114,6 @@ def test_every_case_reads_back_from_its_text(case: Case) -> None:
         ("mask=random", "pattern/axes"),
         ("mask=random/SL", "the last 0 to 4 of B, H, L, S"),
         ("mask=later/S", "the last 2 to 4"),
-        ("mask=causal", "needs L = S or L = 1"),
         ("mask=random/LBHLS", "axes"),
         ("scale=much", "a number or None"),
         ("weights=1", "one of True, False"),
@@ -128,6 +127,12 @@ def test_a_wrong_word_is_refused_with_its_rule(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=text.partition("=")[0]) as caught:
         parse_case(text)
     assert says in str(caught.value)
+
+
+def test_a_call_that_must_be_refused_is_no_case_to_try() -> None:
+    case = parse_case("shape=1,2,3,1,2,2 dtype=float32 mask=causal")
+    with pytest.raises(ValueError, match="mask is 'causal': that needs L = S or L = 1"):
+        fuzz_case("numpy-matmul", case)
 
 
 def test_everything_a_case_can_say_is_drawn() -> None:

@@ -100,7 +100,13 @@ def fuzz(
 
 
 def fuzz_case(candidate: str | Backend | type, case: Case, *, device: str = "cpu") -> Fuzzed:
-    """Try one case, such as one that `fuzz` found; see there for what it raises."""
+    """Try one case, such as one that `fuzz` found; see there for what it raises.
+
+    Raises:
+        ValueError: the case is of a call that the contract wants refused.
+    """
+    if case.mask == masks.CAUSAL and case.shape.L not in (1, case.shape.S):
+        raise ValueError("mask is 'causal': that needs L = S or L = 1, and other calls are refused")
     return Fuzzed(dtype=case.dtype, results=(try_case(load_subject(candidate, device), case),))
 
 
@@ -273,10 +279,7 @@ def parse_case(text: str) -> Case:
             values[name] = _READERS[name](value)
         except ValueError as error:
             raise ValueError(f"{name} is {value!r}: {error}") from error
-    case = Case(**values)
-    if case.mask == masks.CAUSAL and case.shape.L not in (1, case.shape.S):
-        raise ValueError("mask is 'causal': that needs L = S or L = 1, and other calls are refused")
-    return case
+    return Case(**values)
 
 
 def _one_of(known: Collection[str]) -> Callable[[str], str]:

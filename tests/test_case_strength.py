@@ -180,6 +180,7 @@ def compared(model: str) -> tuple[Check, ...]:
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("null", NULLS)
 def test_a_null_answer_fails_every_case_but_those_where_it_is_right(null: str, model: str) -> None:

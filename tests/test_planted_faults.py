@@ -20,6 +20,7 @@ from fullattention.conformance.trial import run_check
 from fullattention.records import Result, Verdict
 from tests.zoo.attending import Call, Plain, right
 from tests.zoo.faulty.backends import FAULTY_BACKENDS
+from tests.zoo.faulty.combined import COMBINED
 from tests.zoo.faulty.contract import refuses_masks
 from tests.zoo.faulty.layers import FAULTY_LAYERS
 from tests.zoo.faulty.making import on_out
@@ -84,7 +85,12 @@ MISSED_BY_QUICK = {
 """What only `standard` or `full` finds: a size or a mode that would make `quick` slow."""
 
 
-@pytest.mark.parametrize("specimen", FAULTY, ids=str)
+def _by_cost(specimen: Specimen) -> Any:
+    """What is wrong in two traits at once is found late: those tests take long."""
+    return pytest.param(specimen, marks=[pytest.mark.proof] * (specimen in COMBINED))
+
+
+@pytest.mark.parametrize("specimen", [*map(_by_cost, FAULTY)], ids=str)
 def test_standard_finds_the_fault_and_names_the_rule(specimen: Specimen) -> None:
     subject = load_subject(specimen.candidate)
     found = first_failure(subject, specimen.violates)

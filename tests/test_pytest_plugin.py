@@ -33,6 +33,17 @@ def run_pytest(
     )
 
 
+def test_backends_take_turns_at_each_check(tmp_path: Path) -> None:
+    names = ("numpy-matmul", "numpy-reference")
+    options = ("--collect-only", "--level", "quick", "--dtype", "float32")
+    chosen = (part for name in names for part in ("--backend", name))
+    done = run_pytest(*options, *chosen, folder=tmp_path)
+    ids = [line.partition("[")[2] for line in done.stdout.splitlines() if "requirement[" in line]
+    assert len(ids) > 100
+    for one, other in zip(ids[::2], ids[1::2], strict=True):
+        assert one.removeprefix(names[0]) == other.removeprefix(names[1])
+
+
 def test_a_right_backend_passes(tmp_path: Path) -> None:
     path = tmp_path / "right.py"
     path.write_text(BACKEND.replace("HIDDEN", "-np.inf"))

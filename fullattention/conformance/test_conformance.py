@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -51,12 +51,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         subjects = [one.subject for one in loaded.values()]
         metafunc.parametrize("subject", subjects, ids=loaded.keys())
     else:
-        trials = {
-            f"{spec}-{check.id}": (one.subject, check)
-            for spec, one in loaded.items()
-            for check in one.checks
-        }
+        trials = _check_by_check(loaded)
         metafunc.parametrize(("subject", "check"), trials.values(), ids=trials.keys())
+
+
+def _check_by_check(loaded: Mapping[str, Asked]) -> dict[str, tuple[Any, Check]]:
+    """All trials by their ids: backends take turns, so that the oracle is asked once a case."""
+    trials = [(spec, one.subject, check) for spec, one in loaded.items() for check in one.checks]
+    places = {name: n for n, name in enumerate(dict.fromkeys(check.id for _, _, check in trials))}
+    trials.sort(key=lambda trial: places[trial[2].id])
+    return {f"{spec}-{check.id}": (subject, check) for spec, subject, check in trials}
 
 
 def _ask(spec: str, given: Callable[[str], Any], *, by_name: bool) -> Asked:

@@ -56,7 +56,7 @@ def combined(
 ) -> Case:
     """A case with some traits; causally L and S are both the longer length."""
     L, S = (max(lengths),) * 2 if mask == masks.CAUSAL else lengths
-    B, H = (2, 3) if L * S < 20_000 else (1, 2)  # what is long both ways is dear
+    B, H = (2, 3) if L * S < 2_000 else (1, 2)  # what is long both ways is dear
     return Case(dtype=dtype, mask=mask, layout=layout, shape=Sizes(B, L, S, H, *features))
 
 

@@ -169,6 +169,11 @@ def layer_for(
     return layer
 
 
+def trained_layer(subject: Subject, case: Case, p: float) -> Layer:
+    """The layer that a case calls, in training with dropout p unless that is 0."""
+    return layer_for(subject, case, dropout=p, training=p > 0)
+
+
 def called(subject: Subject, layer: Layer, case: Case) -> Answer:
     """Call a layer on a case's arrays and mask; see `run`."""
     return answer(subject, case, layer(*put(subject, case), put_mask(subject, case)))

@@ -32,10 +32,11 @@ from fullattention.conformance.case import (
     put,
     put_mask,
     run,
+    trained_layer,
 )
 from fullattention.conformance.check import Check, Checks, Evidence, case_check
 from fullattention.conformance.data import numpy_dtype
-from fullattention.conformance.subject import Layer, Subject
+from fullattention.conformance.subject import Subject
 from fullattention.layer import resolve_scale
 
 CALLS = 40
@@ -137,14 +138,9 @@ def contiguous(subject: Subject, case: Case, *, p: float = 0.0) -> None:
     Raises:
         Failed: it does not.
     """
-    out, _ = _trained(subject, case, p)(*put(subject, case), put_mask(subject, case))
+    out, _ = trained_layer(subject, case, p)(*put(subject, case), put_mask(subject, case))
     if subject.arrays.contiguous(out) is not out:
         raise Failed("V is not contiguous")
-
-
-def _trained(subject: Subject, case: Case, p: float) -> Layer:
-    """The layer that a case calls, in training if p is not 0."""
-    return layer_for(subject, case, dropout=p, training=p > 0)
 
 
 def _same_without_weights(subject: Subject, case: Case) -> float:
@@ -224,7 +220,7 @@ def inputs_unchanged(subject: Subject, case: Case, *, p: float = 0.0) -> None:
     mask = put_mask(subject, case)
     held = getattr(mask, "mask", mask) if mask is not None else None
     before = [subject.arrays.take(array) for array in (*arrays, held) if array is not None]
-    _trained(subject, case, p)(*arrays, mask)
+    trained_layer(subject, case, p)(*arrays, mask)
     after = [subject.arrays.take(array) for array in (*arrays, held) if array is not None]
     for name, old, new in zip(("queries", "keys", "values", "mask"), before, after, strict=False):
         if old.tobytes() != new.tobytes():
@@ -276,7 +272,7 @@ def no_alias(subject: Subject, case: Case, *, p: float = 0.0) -> None:
         Failed: it does not.
     """
     arrays = put(subject, case)
-    out, _ = _trained(subject, case, p)(*arrays, put_mask(subject, case))
+    out, _ = trained_layer(subject, case, p)(*arrays, put_mask(subject, case))
     before = subject.arrays.take(out)
     for array in arrays:
         overwrite(array, 77.0)

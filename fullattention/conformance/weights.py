@@ -15,10 +15,10 @@ from fullattention.conformance.case import (
     expected_of,
     inputs,
     judge,
-    layer_for,
     put,
     put_mask,
     run,
+    trained_layer,
 )
 from fullattention.conformance.check import Checks, case_check
 from fullattention.conformance.subject import Subject
@@ -57,8 +57,7 @@ def contiguous(subject: Subject, case: Case, *, p: float = 0.0) -> None:
     Raises:
         Failed: they do not.
     """
-    layer = layer_for(subject, case, dropout=p, training=p > 0)
-    _, weights = layer(*put(subject, case), put_mask(subject, case))
+    _, weights = trained_layer(subject, case, p)(*put(subject, case), put_mask(subject, case))
     if subject.arrays.contiguous(weights) is not weights:
         raise Failed("weights are not contiguous")
 

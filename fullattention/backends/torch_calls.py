@@ -63,9 +63,9 @@ ALIGNMENT = 8
 """Elements to whose multiple kernels want widths filled up."""
 
 
-def filled(width: int) -> int:
-    """The next width that is a multiple of `ALIGNMENT`."""
-    return -(-width // ALIGNMENT) * ALIGNMENT
+def filled(width: int, step: int = ALIGNMENT) -> int:
+    """The next width that is a multiple of a step."""
+    return -(-width // step) * step
 
 
 CHUNK = 16

@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from torch.nn.attention.flex_attention import flex_attention
 
 from fullattention.backends import torch_arrays, torch_inductor
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.interface import Array, Backend, broadcast_strides
 from fullattention.backends.precision import flash
-from fullattention.backends.torch_calls import needs_gradient
+from fullattention.backends.torch_calls import filled, fit, needs_gradient
 from fullattention.backends.torch_inductor import Axes, by_head, number
 
 NAME = "torch-flex"
@@ -57,7 +56,7 @@ def attend(
         if needs_gradient(q, k, v):
             raise UnsupportedError(NAME, "gradient", INFERENCE)
         q, k, v = q.detach(), k.detach(), v.detach()  # it looks at requires_grad alone
-    q, k, v = (by_head(_filled(x))[:, None] for x in (q, k, v))
+    q, k, v = (fit(by_head(x), filled(x.shape[-1], WIDTHS))[:, None] for x in (q, k, v))
     flat = strides = None
     if hidden is not None:
         hidden = hidden.contiguous()
@@ -68,12 +67,6 @@ def attend(
         steps = compiled(q.dtype, q.shape[-1], v.shape[-1], causal, hidden is not None)
     out = steps(q, k, v, number(scale, torch.float32, q.device), flat, strides, causal)
     return out.view(B, H, L, -1)[..., :D].transpose(1, 2), None
-
-
-def _filled(x: torch.Tensor) -> torch.Tensor:
-    """Zeros appended to features or columns; they change no score and no column of V."""
-    missing = -x.shape[-1] % WIDTHS
-    return F.pad(x, (0, missing)) if missing else x
 
 
 @functools.lru_cache(maxsize=64)

@@ -191,9 +191,10 @@ class Timing:
     dtype: str
     mask: Mask
     mode: Mode = "forward"
-    status: Literal["timed", "wrong", "void", "not run"]
+    status: Literal["timed", "wrong", "void", "incomplete", "not run"]
     """Only "timed" is ranked; "wrong" was timed, and its output broke the bound; "void" was faster
-    than the machine can be, or had far more or far fewer cores than it was told to use."""
+    than the machine can be, or had far more or far fewer cores than it was told to use;
+    "incomplete" was timed until its run was ended, and not checked to the end."""
     reason: str = ""
     """Why it is not "timed", or lacks what a GPU tells."""
     verdict_level: str | None = None

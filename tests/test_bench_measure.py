@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class PlayedWorker:
         self.random = np.random.default_rng(seed)
         self.clock = FakeClock()
         self.asked: list[str] = []
+        self.limit: float | None = None
+        """Seconds that one call may take, as it was told."""
         self.device_seconds: float | None = None
         self.figures = GpuFigures()
         self.cores = 1.0
@@ -56,8 +58,8 @@ class PlayedWorker:
         if name in self.instead and (answer := self.instead[name]()) is not None:
             return answer
         if name == "prepare":
-            *_, longest_call = arguments
-            first_call = 0.5 if longest_call is None else None
+            *_, self.limit = arguments
+            first_call = 0.5 if self.limit is None else None
             return Ready(first_call=first_call, calls_per_turn=4, peak_bytes=1000)
         if name == "gpu_figures":
             assert arguments == (EFFORT.longest_call,)
@@ -102,9 +104,14 @@ def pool(tmp_path: Path) -> InputPool:
     return made
 
 
+def nothing(timings: Sequence[Timing]) -> None:
+    raise AssertionError("nothing interrupts it")
+
+
 def run(
     pool: InputPool,
     rates: Rates | None = None,
+    salvage: Callable[[Sequence[Timing]], None] = nothing,
     **workers: PlayedWorker | list[PlayedWorker],
 ) -> Measured:
     """A contest between candidates of a process or several each, all by one clock."""
@@ -126,11 +133,12 @@ def run(
         environment=ENVIRONMENT,
         effort=EFFORT,
         rates=rates,
+        salvage=salvage,
         clock=clock,
     )
 
 
-def raising(error: Exception, after: int = 0) -> Callable[[], Any]:
+def raising(error: BaseException, after: int = 0) -> Callable[[], Any]:
     count = 0
 
     def answer() -> None:
@@ -374,7 +382,9 @@ def test_what_is_not_conformant_is_not_called(pool: InputPool) -> None:
     bad = dataclasses.replace(verdict(conformant=False), results=tuple(failed))
     worker = PlayedWorker(pool, 0.001)
     candidate = Candidate(declaration_of(subject()), [worker], bad)
-    measured = measure(pool, [candidate], environment=ENVIRONMENT, effort=EFFORT, rates=None)
+    measured = measure(
+        pool, [candidate], environment=ENVIRONMENT, effort=EFFORT, rates=None, salvage=nothing
+    )
     (timing,) = measured.timings.values()
     assert (timing.status, timing.conformant) == ("not run", False)
     assert timing.reason == "not conformant: C1: a, 2 more"
@@ -404,6 +414,49 @@ def test_what_is_faster_than_the_machine_is_void(pool: InputPool) -> None:
     assert honest.floor == "matmul"
     assert honest.flop == 2 * 2 * 5 * 7 * 3 * (4 + 6)
     assert honest.share == pytest.approx(honest.flop / 1e9 / 1e-3, rel=0.01)
+
+
+@pytest.mark.parametrize("when", ["turn", "changed_inputs"])
+def test_what_an_interrupted_contest_timed_is_kept_as_incomplete(
+    when: str, pool: InputPool
+) -> None:
+    """Who was found to be wrong before stays so, and no worker is asked for anything more."""
+    slow, wrong = PlayedWorker(pool, 0.004), PlayedWorker(pool, 0.001)
+    slow.instead[when] = raising(KeyboardInterrupt(), after=2 if when == "turn" else 0)
+    wrong.factor = 1.001
+    late = PlayedWorker(pool, 0.001, prepare=raising(RefusedError("too slow")))
+    kept: list[Timing] = []
+    with pytest.raises(KeyboardInterrupt):
+        run(pool, salvage=kept.extend, slow=slow, wrong=wrong, late=late)
+    found = {timing.backend: timing for timing in kept}
+    assert {name: one.status for name, one in found.items()} == {
+        "slow": "incomplete",
+        "wrong": "wrong",
+        "late": "not run",
+    }
+    assert found["slow"].median == pytest.approx(0.004, rel=0.01)
+    assert found["slow"].blocks == (2 if when == "turn" else 8)
+    assert found["slow"].reason == "the run was ended during its contest"
+    assert slow.asked[-1] == when
+
+
+def test_an_interruption_before_the_first_turn_keeps_what_is_known(pool: InputPool) -> None:
+    kept: list[Timing] = []
+    with pytest.raises(KeyboardInterrupt):
+        run(
+            pool,
+            salvage=kept.extend,
+            early=PlayedWorker(pool, 0.001, turn=raising(KeyboardInterrupt())),
+            late=PlayedWorker(pool, 0.001, prepare=raising(RefusedError("too slow"))),
+        )
+    assert [timing.backend for timing in kept] == ["late"]
+
+
+def test_the_baseline_may_take_longer_than_what_nobody_asked_for(pool: InputPool) -> None:
+    """Without it there are no ratios."""
+    baseline, other = PlayedWorker(pool, 0.001), PlayedWorker(pool, 0.001)
+    run(pool, torch_sdpa=baseline, other=other)
+    assert (baseline.limit, other.limit) == (EFFORT.longest_asked, EFFORT.longest_call)
 
 
 def test_no_ceiling_is_told_of_what_it_was_not_measured_for(tmp_path: Path) -> None:

@@ -260,6 +260,8 @@ def test_a_run_that_times_nothing_does_not_succeed(candidates: Path) -> None:
         ({"dtypes": ["int8"]}, "dtype is 'int8'"),
         ({"threads": 0}, "threads is 0"),
         ({"modes": ["sideways"]}, "no mode is called 'sideways'"),
+        ({"seconds": -1.0}, "seconds is -1: a number from 0 on"),
+        ({"seconds": math.nan}, "seconds is nan"),
         ({"threads": 9999}, "the cores this process may use"),
     ],
 )
@@ -379,6 +381,23 @@ def test_one_that_compiles_for_minutes_takes_part_only_if_asked_for(
     assert status == "timed" or "use --full" in list(timings.values())[1].reason
 
 
+@pytest.mark.parametrize(("named", "status"), [(True, "timed"), (False, "not run")])
+def test_a_call_beyond_the_limit_is_made_of_what_was_asked_for_by_name(
+    named: bool,
+    status: str,
+    session: Callable[..., BenchSession],
+    candidates: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    effort = dataclasses.replace(BRIEF, longest_call=1e-9)
+    monkeypatch.setattr("fullattention.bench.session.Effort", lambda: effort)
+    monkeypatch.setattr("fullattention.bench.options.names", lambda: [f"{candidates}:right"])
+    made = session("right") if named else session(backends=["all"])
+    timing = made.measure(made.options.workloads[0]).timings["right"]
+    assert timing.status == status
+    assert named or "the limit is 1e-09 s" in timing.reason
+
+
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
@@ -432,6 +451,13 @@ def test_two_backends_are_compared_in_the_records(
     assert (comparison.blocks, comparison.processes) == (4, 2)
     assert comparison.process_difference > 0
     assert comparison.shape == workload.shape
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_contest_takes_the_seconds_that_were_asked_for(
+    full: bool, session: Callable[..., BenchSession]
+) -> None:
+    assert session("right", full=full, seconds=2.5, modes=["forward"]).effort.contest == 2.5
 
 
 def test_few_that_can_be_loaded_have_more_processes_each(

@@ -72,6 +72,13 @@ def test_a_turn_begins_with_calls_that_are_not_timed() -> None:
     assert turns.take(keep=0).seconds == 2.0**-8
 
 
+def test_a_turn_of_one_long_call_makes_no_other() -> None:
+    calls = Calls(2.0)
+    turns = calls.turns()
+    assert turns.take(keep=0).seconds == 2.0
+    assert len(calls.given) == 1
+
+
 def test_a_turn_is_the_median_of_its_chunks() -> None:
     calls = Calls(2.0**-8)
     turns = calls.turns()

@@ -109,6 +109,14 @@ def test_one_that_is_installed_and_broken_is_out_of_question() -> None:
     assert options(found)["math:pi"].basis == "unavailable"
 
 
+def test_an_incomplete_time_is_not_chosen_by_and_hides_none_from_before() -> None:
+    reason = "the run was ended during its contest"
+    incomplete = measured("numpy-matmul", 1e-3, status="incomplete", reason=reason)
+    assert choice(measured("numpy-matmul", 2e-3), incomplete).options[0].seconds == 2e-3
+    found = options(choice(measured("numpy-reference", 2e-3), incomplete))["numpy-matmul"]
+    assert (found.basis, found.seconds, found.reason) == ("unknown", None, reason)
+
+
 def test_a_time_that_others_made_void_hides_none_from_before() -> None:
     void = measured("numpy-matmul", 1e-3, status="void", reason="others", other_load=9.0)
     assert choice(measured("numpy-matmul", 2e-3), void).options[0].seconds == 2e-3

@@ -23,22 +23,39 @@ from tests.timings import timing
 SLOW = """
 import pathlib, time
 
+calls = 0
+
 def linger(result):
-    pathlib.Path(__file__).with_name("reached").touch()
-    time.sleep(60)
+    global calls
+    calls += 1
+    time.sleep(0.03)  # so that a turn is one call, and another before it
+    if calls > PATIENCE:
+        pathlib.Path(__file__).with_name("reached").touch()
+        time.sleep(60)
+    return result
 
 lingering = backend(
     "lingering", lambda result, q, k, v: linger(result) if q.shape == (7, 5, 1, 2) else result
 )
 """
 
+BEFORE_TURNS = 6
+"""Calls of a process before its first turn, at most: one, a tenth of a second of them, and one."""
+
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status", "patience", "incomplete"),
+    [
+        (signal.SIGTERM, 143, BEFORE_TURNS + 6, [False, True]),
+        (signal.SIGINT, 130, 0, [False]),
+    ],
+    ids=["SIGTERM in a contest", "Ctrl-C before a contest"],
+)
 def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
-    tmp_path: Path, number: signal.Signals, status: int
+    tmp_path: Path, number: signal.Signals, status: int, patience: int, incomplete: list[bool]
 ) -> None:
-    (tmp_path / "candidates.py").write_text(CANDIDATES + SLOW)
+    (tmp_path / "candidates.py").write_text(CANDIDATES + SLOW.replace("PATIENCE", str(patience)))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     command = [sys.executable, "-m", "fullattention", "bench", "--threads", "1"]
@@ -72,8 +89,10 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
     assert process.returncode == status, printed
     assert "kept for `fullattention choose`" in printed
     store = Store(tmp_path / "store")
-    (kept,) = (one for key in store.hardware() for one in store.timings(key).records)
-    assert kept.backend == "lingering"
+    found = [one for key in store.hardware() for one in store.timings(key).records]
+    assert [one.status == "incomplete" for one in found] == incomplete
+    assert {one.backend for one in found} == {"lingering"}
+    assert all(one.median for one in found)
     assert not list(scratch.glob("fullattention-*"))
     assert not living(scratch), "a worker is left"
 

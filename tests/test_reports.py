@@ -480,6 +480,15 @@ def test_mkl_on_another_makers_cpu_is_told(cpu: str, blas: str, told: bool) -> N
     assert any("slower path" in line for line in environment_lines(here)) is told
 
 
+def test_an_incomplete_timing_shows_its_time_and_no_rank() -> None:
+    reason = "the run was ended during its contest"
+    text = as_markdown(report([timing("cut", 0.125, status="incomplete", reason=reason)]))
+    assert f"cut is INCOMPLETE: {reason}" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| incomplete")]
+    assert [cell.strip() for cell in row.split("|")][2:5] == ["cut", "125 ms", "-"]
+    assert "Nothing was timed." in text
+
+
 def test_a_wrong_timing_shows_its_reason_and_no_time() -> None:
     text = text_of(timing("bad", 0.125, status="wrong", reason="its error is large"))
     assert "bad is WRONG: its error is large" in text

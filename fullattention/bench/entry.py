@@ -47,6 +47,8 @@ class Candidate:
     workers: Sequence[Asked]
     """Its processes."""
     verdict: Verdict
+    asked: bool = False
+    """Whether it was asked for by name."""
 
 
 @dataclass
@@ -141,6 +143,11 @@ class Entry:
         if self.status == "timed":
             self._take_figures(longest_call)
         self._release()
+
+    def cut_off(self) -> None:
+        """Note that its contest ended before all was known."""
+        if self.status == "timed":
+            self.status, self.reason = "incomplete", "the run was ended during its contest"
 
     def _take_figures(self, longest_call: float) -> None:
         """Take the GPU's figures in the first process, after the turns: they cannot spoil these."""

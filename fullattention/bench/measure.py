@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fullattention.bench.ceilings import Floor, Rates, floors
@@ -30,7 +30,10 @@ class Effort:
     warm_up: float = 0.1
     """Seconds of calls in each process before its turns."""
     longest_call: float = 1.0
-    """Seconds; a backend of which one call takes longer is left out."""
+    """Seconds; a backend of which one call takes longer is left out, unless..."""
+    longest_asked: float = 10.0
+    """... it was asked for by name, or is the baseline, without which there are no ratios: these
+    may take so long."""
     processes: int = 2
     """Processes of each backend, at least."""
     differences: int = 6
@@ -42,6 +45,11 @@ class Effort:
         if backends < 2:
             return self.processes
         return max(self.processes, 1 + math.ceil(self.differences / backends))
+
+    def limit(self, candidate: Candidate) -> float:
+        """Seconds that one call of a candidate may take."""
+        asked = candidate.asked or candidate.declaration.name == BASELINE
+        return self.longest_asked if asked else self.longest_call
 
 
 THOROUGH = Effort(contest=20.0, longest_call=10.0, processes=3)
@@ -73,6 +81,7 @@ def measure(
     environment: Environment,
     effort: Effort,
     rates: Rates | None,
+    salvage: Callable[[Sequence[Timing]], None],
     clock: Clock = time.perf_counter,
 ) -> Measured:
     """Prepare each candidate, let them take turns, and compare them.
@@ -83,18 +92,26 @@ def measure(
         environment: that the records are to tell.
         effort: the time to be spent.
         rates: the machine's ceilings; None: not measured.
+        salvage: is given what was found until then where an interruption ends the contest.
         clock: in seconds.
     """
     check, least = SpotCheck(pool), work(pool.workload)
     limits = _floors(pool.workload, least, rates)
     entries = [Entry(one, pool, check, least, limits) for one in candidates]
-    ready = [entry for entry in entries if entry.prepare(effort.warm_up, effort.longest_call)]
+    ready = [one for one in entries if one.prepare(effort.warm_up, effort.limit(one.candidate))]
     turns = {entry.name: entry.turns_of_each() for entry in ready}
     watch = Watch(candidates[0].declaration.device)
-    blocks = contest(turns, Rules(budget=effort.contest), random.Random(SEED), clock)
-    conditions = watch.conditions()
-    for entry in ready:
-        entry.finish(effort.longest_call)
+    try:
+        blocks = contest(turns, Rules(budget=effort.contest), random.Random(SEED), clock)
+        conditions = watch.conditions()
+        for entry in ready:
+            entry.finish(effort.longest_call)
+    except KeyboardInterrupt:  # a worker may owe an answer: none is asked any more
+        for entry in ready:
+            entry.cut_off()
+        conditions = watch.conditions()
+        salvage([entry.timing(environment, conditions) for entry in entries if entry.reason])
+        raise
     timings = {entry.name: entry.timing(environment, conditions) for entry in entries}
     timed = [name for name, timing in timings.items() if timing.status == "timed"]
     return Measured(

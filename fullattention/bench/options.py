@@ -5,6 +5,7 @@ The plugin defines `--backend`, `--device` and `--dtype`, which the conformance 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ class Options:
     threads: int
     full: bool
     """Whether to measure longer."""
+    seconds: float | None = None
+    """Of each contest; None: as usual."""
 
     def workload(self, title: str) -> Workload:
         """The chosen workload of this title."""
@@ -68,6 +71,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption("--threads", type=int, metavar="N", help="threads (default: all usable cores)")
     group.addoption("--full", action="store_true", help="every workload, and longer measuring")
+    group.addoption("--seconds", type=float, metavar="S", help="of turns per workload")
     group.addoption("--out", type=Path, metavar="DIR", help="folder for the records")
 
 
@@ -89,6 +93,7 @@ def options_of(config: pytest.Config) -> Options:
             device=given("device"),
             threads=given("threads"),
             full=given("full"),
+            seconds=given("seconds"),
         )
     except (LookupError, ValueError) as error:
         raise pytest.UsageError(error.args[0]) from error
@@ -105,6 +110,7 @@ def make_options(
     device: str = "cpu",
     threads: int | None = None,
     full: bool = False,
+    seconds: float | None = None,
 ) -> Options:
     """The options with their defaults filled in.
 
@@ -119,14 +125,17 @@ def make_options(
         device: that the backends run on.
         threads: that the libraries may use; None: as many as there are usable cores.
         full: whether to run every workload and to measure longer.
+        seconds: after which a contest begins no other block; None: as usual.
 
     Raises:
         LookupError: there is no such workload or mode, or the mode is for none of the workloads.
-        ValueError: a shape, a file, a dtype or the number of threads is none.
+        ValueError: a shape, a file, a dtype, the number of threads or of seconds is none.
     """
     cores = usable_cores()
     if threads is not None and not 1 <= threads <= cores:
         raise ValueError(f"threads is {threads}: from 1 to {cores}, the cores this process may use")
+    if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f"seconds is {seconds:g}: a number from 0 on")
     asked = list(dict.fromkeys(backends))
     named = asked not in ([], ["all"])
     chosen = asked if named else names()
@@ -144,6 +153,7 @@ def make_options(
         device=device,
         threads=threads or cores,
         full=full,
+        seconds=seconds,
     )
 
 

@@ -38,6 +38,7 @@ class Ready:
     """Seconds; None where calls on parts of the workload came before."""
     calls_per_turn: int
     peak_bytes: int | None
+    """None where it cannot be measured, or another process measures it."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class Server:
             pool: the workload and its inputs.
             warm_up: seconds.
             longest_call: seconds; None: another process has found that no call takes too long, and
-                the first call here is the first one of this workload.
+                how much memory one takes, and the first call here is the first one of this
+                workload.
 
         Raises:
             TooLargeError, UnsupportedError: the candidate cannot take part.
@@ -114,8 +116,9 @@ class Server:
         turns = Turns(call, sets, self._wait, time.perf_counter, timer)
         turns.warm_up(warm_up)
         self.prepared = _Prepared(pool, numbers, placed, turns)
-        peak = peak_bytes(subject.library, subject.device, once)
-        return Ready(seconds if longest_call is None else None, turns.calls, peak)
+        if longest_call is None:
+            return Ready(seconds, turns.calls, None)
+        return Ready(None, turns.calls, peak_bytes(subject.library, subject.device, once))
 
     def turn(self, look: int) -> Turn:
         """Take one turn, and with a look bring a sample of one call's results.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import multiprocessing
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ class BenchSession:
         self.load = hardware.load_average()  # our own processes are about to raise it
         self.options = options
         self.out = out
-        self.effort = THOROUGH if options.full else Effort()
+        self.effort = _effort(options)
         self.processes = self.effort.processes
         self.workers = {spec: self._start(spec, self.processes) for spec in options.backends}
         try:
@@ -78,7 +79,7 @@ class BenchSession:
         self.verdicts: dict[tuple[str, str], Verdict] = {}
         self.measured: dict[Workload, Measured] = {}
         if self.rates is not None:
-            self._write(CEILINGS, ceilings(self.rates, options.device, self.environment))
+            self._write(CEILINGS, [ceilings(self.rates, options.device, self.environment)])
 
     def close(self) -> None:
         """End all workers."""
@@ -88,14 +89,13 @@ class BenchSession:
     def measure(self, workload: Workload) -> Measured:
         """What the contest of all candidates on a workload gives; it is held only once.
 
-        Its records are written before anything else can happen.
+        Its records are written before anything else can happen; those of a contest that is
+        interrupted too, as incomplete.
         """
         if workload not in self.measured:
             self.measured[workload] = found = self._measure(workload)
-            for timing in found.timings.values():
-                self._write(TIMINGS, timing)
-            for comparison in found.comparisons:
-                self._write(COMPARISONS, comparison)
+            self._write(TIMINGS, found.timings.values())
+            self._write(COMPARISONS, found.comparisons)
         return self.measured[workload]
 
     def name(self, spec: str) -> str:
@@ -121,6 +121,7 @@ class BenchSession:
                 environment=self.environment,
                 effort=self.effort,
                 rates=self.rates,
+                salvage=functools.partial(self._write, TIMINGS),
             )
         names = map(self.name, self.options.backends)
         timings = {**missing, **measured.timings}
@@ -139,7 +140,8 @@ class BenchSession:
             require_memory(declared, workload, hardware.memory_free())
             require_disk(pool)
             workers = self._living(spec)
-            return Candidate(declared, workers, self._verdict(spec, workers[0], dtype))
+            verdict = self._verdict(spec, workers[0], dtype)
+            return Candidate(declared, workers, verdict, asked=self.options.named)
         except (TooLargeError, OutError) as error:
             return self._untimed(spec, workload, str(error))
 
@@ -233,7 +235,7 @@ class BenchSession:
         if (spec, dtype) not in self.verdicts:
             verdict: Verdict = worker.ask("judge", dtype, seconds=JUDGING)
             self.verdicts[spec, dtype] = verdict
-            self._write(VERDICTS, verdict)
+            self._write(VERDICTS, [verdict])
         return self.verdicts[spec, dtype]
 
     def _environment(self) -> Environment:
@@ -243,9 +245,11 @@ class BenchSession:
             environment(self.options.threads), blas=tuple(sorted(found)), load=self.load
         )
 
-    def _write(self, name: str, record: Timing | Verdict | Comparison | Ceilings) -> None:
-        if self.out is not None:
-            write(self.out / name, [record])
+    def _write(
+        self, name: str, records: Collection[Timing | Verdict | Comparison | Ceilings]
+    ) -> None:
+        if self.out is not None and records:
+            write(self.out / name, records)
 
 
 SESSION = pytest.StashKey[BenchSession]()
@@ -265,6 +269,12 @@ def bench_session(config: pytest.Config) -> BenchSession:
         config.stash[SESSION] = session
         config.add_cleanup(session.close)
     return config.stash[SESSION]
+
+
+def _effort(options: Options) -> Effort:
+    usual = THOROUGH if options.full else Effort()
+    seconds = usual.contest if options.seconds is None else options.seconds
+    return dataclasses.replace(usual, contest=seconds)
 
 
 def _stop(workers: Sequence[Worker]) -> None:

@@ -25,6 +25,10 @@ that what disturbs lasts for a whole block."""
 SETTLING = 1e-3
 """Seconds of untimed calls before each turn, at least one call: they fill the caches again."""
 
+LONG = 1.0
+"""Seconds; a call that takes so long has none before it: it fills the caches in a hundredth of
+its time."""
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -87,7 +91,7 @@ class Turns:
                 break
         self.per_chunk = max(1, math.ceil(CHUNK / fastest))
         self.chunks = max(1, round(TURN / (self.per_chunk * fastest)))
-        self.settling = max(1, round(SETTLING / fastest))
+        self.settling = 0 if fastest >= LONG else max(1, round(SETTLING / fastest))
 
     def take(self, keep: int) -> Timed:
         """Take one turn, and keep the results of the last call of chunk `keep`."""

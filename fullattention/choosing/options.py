@@ -66,11 +66,14 @@ def _told(name: str, request: Request, timings: Sequence[Timing]) -> Option:
         return _interpolated(name, request, newest)
     if last.conformant is False:
         return Option(backend=name, basis="not conformant", reason=last.reason)
-    if last.status == "not run":
-        reason = f"{last.reason} (as of {last.environment.time[:10]})"
-        return Option(backend=name, basis="not run", reason=reason)
-    if last.status != "timed":
-        return Option(backend=name, basis=last.status, reason=last.reason)
+    match last.status:
+        case "incomplete":
+            return Option(backend=name, basis="unknown", reason=last.reason)
+        case "not run":
+            reason = f"{last.reason} (as of {last.environment.time[:10]})"
+            return Option(backend=name, basis="not run", reason=reason)
+        case "wrong" | "void" as basis:
+            return Option(backend=name, basis=basis, reason=last.reason)
     over = _over_memory(last, request)
     if over:
         measured = last.environment.time
@@ -89,7 +92,7 @@ def _told(name: str, request: Request, timings: Sequence[Timing]) -> Option:
 
 
 def _newest(timings: Iterable[Timing]) -> dict[Sizes, Timing]:
-    """The newest timing of each shape; one that was not run counts where there is no other."""
+    """The newest timing of each shape; one that judges nothing counts where there is no other."""
     newest: dict[Sizes, Timing] = {}
     for timing in timings:
         shape = Sizes(*timing.shape)
@@ -99,8 +102,8 @@ def _newest(timings: Iterable[Timing]) -> dict[Sizes, Timing]:
 
 
 def _was_judged(timing: Timing) -> bool:
-    """Whether it tells how fast or how right its backend is, not only why it was not run."""
-    return timing.status != "not run" or timing.conformant is False
+    """Whether it tells how fast or how right its backend is, not only why that is not known."""
+    return timing.status not in ("not run", "incomplete") or timing.conformant is False
 
 
 def _over_memory(timing: Timing, request: Request) -> str:

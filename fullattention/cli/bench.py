@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         (
             "--backend",
             "NAME",
-            "again for more, or all (default: all that need no long compiling)",
+            "again, or all (default: no long compiling); named ones may take 10 s a call, others 1",
         ),
         ("--workload", "NAME", "name or glob, again for more (default: a set for some minutes)"),
         ("--shape", "B,L,S,H,E,D", "a workload of your own, again for more"),
@@ -34,6 +34,9 @@ def add(commands: Any) -> None:
         help="a run for each, such as 1,all (default: all)",
     )
     parser.add_argument("--full", action="store_true", help="every workload, measured longer")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="of turns per workload (default: 8, full: 20)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/<time>")
     parser.add_argument(
         "--store", type=Path, metavar="DIR", help="where `choose` looks (default: the user's own)"
@@ -64,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
             device=options.device,
             threads=count,
             full=options.full,
+            seconds=options.seconds,
         )
         for count in thread_counts(options.threads)
     }

@@ -195,11 +195,11 @@ def _workload(tried: pd.DataFrame) -> list[Block]:
         *_on_device(tried),
         *_processes(tried),
         *_disturbances(tried),
-        *_wrong_or_void(tried),
+        *_unranked(tried),
     ]
 
 
-def _wrong_or_void(tried: pd.DataFrame) -> list[Block]:
+def _unranked(tried: pd.DataFrame) -> list[Block]:
     bad = tried[tried["status"] != "timed"]
     lines = [f"{row.backend} is {row.status.upper()}: {row.reason}" for row in bad.itertuples()]
     return [Lines(lines)] if lines else []
@@ -254,7 +254,8 @@ def _ranking(tried: pd.DataFrame) -> Table:
 
 def _ranking_row(row: pd.Series) -> list[str]:
     if row.status != "timed":
-        return [row.status, row.backend, *8 * [MISSING], digits(row.error_over_bound)]
+        median = seconds(row.median) if row.status == "incomplete" else MISSING
+        return [row.status, row.backend, median, *7 * [MISSING], digits(row.error_over_bound)]
     least = row.smallest_difference
     return [
         MISSING if pd.isna(row.rank) else str(row.rank),

@@ -18,7 +18,7 @@ WORKLOAD = ["workload", "mask", "mode", "device"]
 DIFFERENCES = ("smallest_difference", "process_difference")
 """What a comparison tells of its own precision."""
 
-ORDER = ("timed", "wrong", "void", "not run")
+ORDER = ("timed", "incomplete", "wrong", "void", "not run")
 
 Key = tuple[str, ...]
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import dataclasses
+import functools
+import multiprocessing
 import shutil
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,18 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fullattention.backends import standard
+from fullattention.backends import UnavailableError, UnsupportedError, standard
+from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import flash
+from fullattention.bench.device import peak_bytes
 from fullattention.bench.inputs import InputPool
 from fullattention.bench.limits import (
     TooLargeError,
+    memory_needed,
     require_disk,
     require_memory,
     require_time,
 )
-from fullattention.bench.modes import MODES, Inputs
+from fullattention.bench.modes import MODES, Inputs, make_call
 from fullattention.bench.workloads import Workload, parse_shape
-from fullattention.conformance.subject import Subject
+from fullattention.conformance.subject import Subject, from_backend, load_subject
 from tests.bench_fakes import FakeClock, subject
 
 
@@ -40,6 +49,94 @@ def test_memory_counts_the_scores_where_they_are_stored() -> None:
     undeclared = subject(precision=online.precision, lacks={"wide_scores": "unknown"})
     with pytest.raises(TooLargeError):
         require_memory(undeclared, scores_dominate, free=10_000_000)
+
+
+def test_a_backend_tells_itself_how_many_copies_of_the_scores_it_holds() -> None:
+    asked: list[tuple[Sizes, set[str]]] = []
+
+    def copies(sizes: Sizes, uses: Collection[str]) -> float:
+        asked.append((sizes, set(uses)))
+        return 2.5
+
+    workload = parse_shape("1,1000,1000,1,1,1")
+    needed = memory_needed(subject(score_copies=copies), workload)
+    none = memory_needed(subject(score_copies=lambda sizes, uses: 0.0), workload)
+    assert needed - none == 2.5 * 1000 * 1000 * 4
+    for mode in ("padding", "causal", "training", "weights"):
+        memory_needed(subject(score_copies=copies), MODES[mode](workload))
+    uses = [{"mask"}, {"causal"}, {"gradient", "dropout"}, {"weights"}]
+    assert asked == [(workload.shape, one) for one in (set(), *uses)]
+
+
+def test_torch_picks_a_kernel_that_holds_no_scores_where_there_is_one() -> None:
+    torch_sdpa = pytest.importorskip("fullattention.backends.torch_sdpa")
+    subject = from_backend(torch_sdpa.backend("cpu"))
+    square, oblong = parse_shape("1,1000,1000,1,8,8"), parse_shape("1,1000,1000,1,8,4")
+    scores = 1000 * 1000 * 4
+    assert memory_needed(subject, square) < scores < memory_needed(subject, oblong)
+    assert memory_needed(subject, MODES["training"](square)) > 5 * scores
+
+
+def test_blocks_of_scores_count_where_they_are_all_that_is_held() -> None:
+    torch_bmm = pytest.importorskip("fullattention.backends.torch_bmm")
+    subject = from_backend(torch_bmm.backend("cpu"))
+    one, many = parse_shape("1,1000,1000,1,1,1"), parse_shape("64,1000,1000,1,1,1")
+    scores = 1000 * 1000 * 4
+    assert 3 * scores < memory_needed(subject, one) < 4 * scores
+    assert 3 * scores < memory_needed(subject, many) < 5 * scores
+    assert memory_needed(subject, MODES["weights"](many)) > 64 * 2 * scores
+
+
+HELD = Sizes(16, 512, 512, 8, 16, 16)
+"""Of which the scores take 128 MiB, and all else hardly anything."""
+
+KEPT = 2**26
+"""Bytes that an allocator may keep beside what a call needs, whatever its size."""
+
+
+def peaks(name: str) -> dict[str, tuple[int, int]]:
+    """By mode, the bytes that a call took and those that were foreseen; without what it lacks."""
+    try:
+        candidate = load_subject(name)
+    except UnavailableError:
+        return {}
+    random, found = np.random.default_rng(1), {}
+    for mode in ("forward", "weights", "causal", "padding", "training"):
+        workload = MODES[mode](Workload("held", HELD, "a test"))
+        B, L, _, H, E, _ = HELD
+        numbers = (random.standard_normal((B, L, H, E), np.float32) for _ in Inputs._fields)
+        inputs = Inputs(*(candidate.arrays.put(one, "cpu") for one in numbers))
+        first = Inputs(*(one[:1] for one in inputs))
+        small = dataclasses.replace(workload, shape=HELD._replace(B=1))
+        try:
+            make_call(candidate, small)(first)  # loads and starts what a first call needs
+        except UnsupportedError:
+            continue
+        call = functools.partial(make_call(candidate, workload), inputs)
+        peak = peak_bytes(candidate.library, "cpu", call)
+        assert peak is not None
+        found[mode] = (peak, memory_needed(candidate, workload))
+    return found
+
+
+@pytest.mark.proof
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("numpy-reference", "numpy-matmul", "torch-einsum", "torch-bmm"),
+        *("torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash", "numba-cpu", "numba-cpu-torch"),
+        *("onnxruntime", "onnxruntime-attention", "openvino"),
+    ],
+)
+def test_no_call_takes_more_memory_than_was_foreseen(name: str) -> None:
+    spawning = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawning) as processes:
+        found = processes.submit(peaks, name).result()
+    if not found:
+        pytest.skip(f"{name} does not run here")
+    over = {mode: figures for mode, figures in found.items() if figures[0] > figures[1] + KEPT}
+    assert not over
 
 
 def test_inputs_are_measured_against_the_disk_before_they_are_written(

@@ -453,6 +453,16 @@ def test_two_backends_are_compared_in_the_records(
     assert comparison.shape == workload.shape
 
 
+def test_what_would_not_fit_into_memory_is_not_run_and_never_judged(
+    session: Callable[..., BenchSession],
+) -> None:
+    made = session("right", shapes=["1,999999,999999,1,1,1"])
+    timing = made.measure(made.options.workloads[0]).timings["right"]
+    assert timing.status == "not run"
+    assert timing.reason.startswith("needs about ")
+    assert not made.verdicts
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_contest_takes_the_seconds_that_were_asked_for(
     full: bool, session: Callable[..., BenchSession]

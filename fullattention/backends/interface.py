@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
@@ -13,7 +13,7 @@ import numpy as np
 
 from fullattention.backends.errors import UnsupportedError
 from fullattention.backends.precision import DTYPES, Precision
-from fullattention.records import Mask
+from fullattention.records import Mask, Mode
 
 Array = Any
 """An array of a backend's own library."""
@@ -172,6 +172,14 @@ def _no_seed(_seed: int) -> None:
     """Draws nothing, so there is nothing to seed."""
 
 
+ScoreCopies = Callable[[Sizes, Collection[str]], float]
+"""Takes a call's sizes and the `CAPABILITIES` that it uses; gives how many copies of all scores,
+(B, H, L, S) in the format of sums, its forward pass holds on a CPU at one time."""
+
+SCORE_COPIES = 3
+"""Of the usual implementation: raw, scaled, and exponentials."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backend:
     """One implementation of FullAttention on one device.
@@ -197,6 +205,9 @@ class Backend:
     """Whether a batch entry's bits never depend on the other entries."""
     compiles: bool = False
     """Whether a call may stop to compile for seconds, each time that it is of a new kind."""
+    score_copies: ScoreCopies | None = None
+    """By which calls that would not fit into memory are foreseen; None: it holds `SCORE_COPIES`, or
+    none where its precision tells of an online softmax and no weights are returned."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Missing capability (or dtype) -> why."""
     deviates: Mapping[str, str] = field(default_factory=dict)
@@ -232,6 +243,12 @@ class Backend:
 USED_BY_MASK: Mapping[Mask, tuple[str, ...]] = MappingProxyType(
     {"none": (), "causal": ("causal",), "padding": ("mask",)}
 )
+
+
+USED_BY_MODE: Mapping[Mode, tuple[str, ...]] = MappingProxyType(
+    {"forward": (), "weights": ("weights",), "training": ("gradient", "dropout"), "host": ()}
+)
+"""Capabilities that a timed call uses by its mode."""
 
 
 def needs(dtype: str, mask: Mask, uses: Iterable[str]) -> tuple[str, ...]:

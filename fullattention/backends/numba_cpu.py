@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -208,6 +208,11 @@ def _precision(dtype: str) -> Precision:
     return replace(standard(dtype), exp_ulp=EXP_ULP)
 
 
+def _score_copies(sizes: Sizes, uses: Collection[str]) -> float:
+    """Each thread holds those of one unit of work; weights are written where they stay."""
+    return 1.0 if "weights" in uses else 0.0
+
+
 def _require(name: str, device: str) -> None:
     if device != "cpu":
         raise UnavailableError(name, f"its kernels run on 'cpu', not {device!r}")
@@ -228,6 +233,7 @@ def backend(device: str) -> Backend:
         precision={dtype: _precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
+        score_copies=_score_copies,
         lacks=numpy_arrays.LACKS,
     )
 
@@ -251,5 +257,6 @@ def for_torch(device: str) -> Backend:
         precision={dtype: _precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
         batch_invariant=True,
+        score_copies=_score_copies,
         lacks={"double_backward": ONCE},
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from fullattention.backends import numpy_arrays
-from fullattention.backends.interface import Array, Backend
+from fullattention.backends.interface import SCORE_COPIES, Array, Backend, Sizes
 from fullattention.backends.precision import DTYPES, working
 
 
@@ -37,6 +39,11 @@ def attend(
         return out.astype(q.dtype), a.astype(q.dtype) if weights else None
 
 
+def _score_copies(sizes: Sizes, uses: Collection[str]) -> float:
+    """Those of the formula, and the weights in the input's dtype."""
+    return SCORE_COPIES + (1.0 if "weights" in uses else 0.0)
+
+
 def backend(device: str) -> Backend:
     """The reference on the CPU."""
     numpy_arrays.require_cpu("numpy-reference", device)
@@ -49,5 +56,6 @@ def backend(device: str) -> Backend:
         seed=numpy_arrays.seed,
         precision={dtype: working(dtype, "float64") for dtype in DTYPES},
         masked_rows="nan",
+        score_copies=_score_copies,
         lacks=numpy_arrays.LACKS,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from fullattention.backends import numpy_arrays
 from fullattention.backends.errors import UnavailableError
-from fullattention.backends.interface import Array, Attend, Backend, dtype_name
+from fullattention.backends.interface import SCORE_COPIES, Array, Attend, Backend, Sizes, dtype_name
 from fullattention.backends.precision import DTYPES, UNIT_ROUNDOFF, Precision, accumulator, standard
 from fullattention.backends.reasons import leak
 from fullattention.machine.threads import threads_told
@@ -187,6 +187,12 @@ def attend_by(nodes: Nodes) -> Attend:
     return attend
 
 
+def _score_copies(sizes: Sizes, uses: Collection[str]) -> float:
+    """Every node of the formula writes its result to a place of its own."""
+    masked = not {"mask", "causal"}.isdisjoint(uses)
+    return SCORE_COPIES + (2.0 if masked else 0.0)
+
+
 def backend(device: str) -> Backend:
     """The formula as a graph."""
     return Backend(
@@ -194,6 +200,7 @@ def backend(device: str) -> Backend:
         attend=attend_by(formula),
         precision={dtype: standard(dtype) for dtype in DTYPES},
         masked_rows="nan",
+        score_copies=_score_copies,
         lacks=numpy_arrays.LACKS,
         **_common("onnxruntime", device),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import openvino
 from openvino import opset13 as op
 
 from fullattention.backends import numpy_arrays
-from fullattention.backends.interface import Array, Backend, dtype_name
+from fullattention.backends.interface import SCORE_COPIES, Array, Backend, Sizes, dtype_name
 from fullattention.backends.precision import DTYPES, standard
 from fullattention.machine.threads import threads_told
 
@@ -94,6 +95,12 @@ def build(variant: Variant) -> openvino.Model:
     return openvino.Model([op.convert(one, kind) for one in results], inputs, "attention")
 
 
+def _score_copies(sizes: Sizes, uses: Collection[str]) -> float:
+    """The plugin makes one kernel of the graph, unless the weights are seen or changed."""
+    apart = not {"weights", "dropout"}.isdisjoint(uses)
+    return SCORE_COPIES + 2.0 if apart else 0.0
+
+
 def backend(device: str) -> Backend:
     """The formula as a graph."""
     numpy_arrays.require_cpu("openvino", device)
@@ -106,5 +113,6 @@ def backend(device: str) -> Backend:
         seed=numpy_arrays.seed,
         precision={dtype: standard(dtype) for dtype in DTYPES if dtype != "float64"},
         masked_rows="nan",
+        score_copies=_score_copies,
         lacks={**numpy_arrays.LACKS, "float64": NARROWED},
     )

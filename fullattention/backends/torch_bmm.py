@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
 from fullattention.backends import torch_arrays, torch_leak
-from fullattention.backends.interface import Array, Backend
+from fullattention.backends.interface import SCORE_COPIES, Array, Backend, Sizes
 from fullattention.backends.precision import DTYPES, Precision, stored
 from fullattention.backends.reasons import NARROW_SCORES
 from fullattention.backends.torch_calls import needs_gradient
@@ -63,8 +63,20 @@ def _is_recorded(
 
 def _blocks(B: int, scores: int) -> Iterator[slice]:
     """Batch entries that are computed together, where each has so many scores."""
-    step = max(1, BLOCK_SCORES // scores)
+    step = _entries(scores)
     return (slice(start, start + step) for start in range(0, B, step))
+
+
+def _entries(scores: int) -> int:
+    """How many of them a block has."""
+    return max(1, BLOCK_SCORES // scores)
+
+
+def _score_copies(sizes: Sizes, uses: Collection[str]) -> float:
+    """Those of a block, where nothing but V is wanted."""
+    B, L, S, H, _, _ = sizes
+    is_whole = not {"weights", "dropout", "gradient"}.isdisjoint(uses)
+    return SCORE_COPIES if is_whole else SCORE_COPIES * min(1.0, _entries(L * S * H) / B)
 
 
 def _attended(
@@ -119,6 +131,7 @@ def backend(device: str) -> Backend:
         seed=torch_arrays.seed,
         precision={dtype: _precision(dtype) for dtype in DTYPES},
         masked_rows="nan",
+        score_copies=_score_copies,
         lacks={"wide_scores": NARROW_SCORES},
         deviates={"N4": torch_leak.LEAK} if leaking else {},
     )

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -15,7 +15,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fullattention.backends import torch_arrays
 from fullattention.backends.errors import UnavailableError, UnsupportedError
-from fullattention.backends.interface import Array, Attend, Backend
+from fullattention.backends.interface import (
+    SCORE_COPIES,
+    Array,
+    Attend,
+    Backend,
+    ScoreCopies,
+    Sizes,
+)
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, widest
 from fullattention.backends.reasons import CLEAN, UNORDERED, leak
 from fullattention.backends.shared_lock import SharedLock
@@ -209,6 +216,7 @@ def _backend(
     precision: Callable[[str], Precision],
     *,
     fused: bool = True,
+    score_copies: ScoreCopies | None = None,
 ) -> Backend:
     torch_arrays.require_device(name, device)
     on_cuda = torch.device(device).type == "cuda"
@@ -227,6 +235,7 @@ def _backend(
         seed=torch_arrays.seed,
         precision={dtype: precision(dtype) for dtype in taken},
         masked_rows="zero",
+        score_copies=score_copies,
         lacks={
             "weights": NO_WEIGHTS,
             **({"double_backward": ONCE} if fused else {}),
@@ -237,9 +246,15 @@ def _backend(
     )
 
 
+def _copies_by_choice(sizes: Sizes, uses: Collection[str]) -> float:
+    """Torch's flash kernel for CPUs, which takes no dropout and no D but E, holds none."""
+    is_unfused = "dropout" in uses or sizes.E != sizes.D
+    return SCORE_COPIES if is_unfused else 0.0
+
+
 def backend(device: str) -> Backend:
     """Whichever kernel torch picks."""
-    return _backend("torch-sdpa", device, attend, _any_kernel)
+    return _backend("torch-sdpa", device, attend, _any_kernel, score_copies=_copies_by_choice)
 
 
 def math(device: str) -> Backend:

@@ -6,13 +6,14 @@ import dataclasses
 import shutil
 from collections.abc import Iterator
 
+from fullattention.backends.interface import SCORE_COPIES, USED_BY_MASK, USED_BY_MODE
 from fullattention.backends.precision import UNIT_ROUNDOFF
 from fullattention.bench.inputs import InputPool
 from fullattention.bench.modes import Inputs, make_call
 from fullattention.bench.turns import Clock
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.data import numpy_dtype
-from fullattention.conformance.subject import Declaration, Subject
+from fullattention.conformance.subject import Subject
 from fullattention.units import memory
 
 TENSOR_COPIES = 4
@@ -21,9 +22,6 @@ of each."""
 
 TRAINING_COPIES = 2
 """Factor on all of it for a backward pass, which needs as much again."""
-
-SCORE_COPIES = 3
-"""Copies of the scores at one time, where they are stored: raw, scaled, and exponentials."""
 
 PROBE_QUERIES = 32
 """Queries of the first probe, which has one batch entry: fewer would be mostly overhead."""
@@ -53,7 +51,7 @@ def require_disk(pool: InputPool) -> None:
         )
 
 
-def require_memory(subject: Declaration, workload: Workload, free: int) -> None:
+def require_memory(subject: Subject, workload: Workload, free: int) -> None:
     """Refuse a call that would not fit into `free` bytes of the host's memory.
 
     Only an estimate can be had beforehand, and on the host it must be: the system ends a process
@@ -62,27 +60,30 @@ def require_memory(subject: Declaration, workload: Workload, free: int) -> None:
     Raises:
         TooLargeError: it would not.
     """
-    needed = _bytes_needed(subject, workload)
+    needed = memory_needed(subject, workload)
     if needed > free:
         raise TooLargeError(f"needs about {memory(needed)} of memory, {memory(free)} are free")
 
 
-def _bytes_needed(subject: Declaration, workload: Workload) -> int:
+def memory_needed(subject: Subject, workload: Workload) -> int:
+    """Bytes of the host's memory that a call takes, if not less."""
     B, L, S, H, E, D = workload.shape
     tensors = B * H * (L * E + S * E + S * D + L * D) * numpy_dtype(workload.dtype).itemsize
     passes = TRAINING_COPIES if workload.mode == "training" else 1
-    return passes * (TENSOR_COPIES * tensors + SCORE_COPIES * _score_bytes(subject, workload))
+    wide = subject.precision[workload.dtype].u_acc <= UNIT_ROUNDOFF["float64"]
+    scores = int(_score_copies(subject, workload) * B * H * L * S) * (8 if wide else 4)
+    return passes * (TENSOR_COPIES * tensors + scores)
 
 
-def _score_bytes(subject: Declaration, workload: Workload) -> int:
-    """Size of all scores on the host; none where an online softmax keeps tiles of them only."""
-    model = subject.precision[workload.dtype]
-    online = model.tile > 0 and "wide_scores" not in subject.lacks
-    online = online and workload.mode != "weights"
-    if subject.device != "cpu" or online:
-        return 0
-    B, L, S, H, _, _ = workload.shape
-    return B * H * L * S * (8 if model.u_acc <= UNIT_ROUNDOFF["float64"] else 4)
+def _score_copies(subject: Subject, workload: Workload) -> float:
+    """Copies of all scores that a forward pass holds on the host at one time."""
+    if subject.device != "cpu":
+        return 0.0
+    uses = (*USED_BY_MASK[workload.mask], *USED_BY_MODE[workload.mode])
+    if subject.score_copies is not None:
+        return subject.score_copies(workload.shape, uses)
+    online = subject.precision[workload.dtype].tile > 0 and "wide_scores" not in subject.lacks
+    return 0.0 if online and "weights" not in uses else SCORE_COPIES
 
 
 def require_time(

@@ -87,6 +87,14 @@ class Server:
         """The verdict on the candidate in a dtype."""
         return judge_subject(self.subject, level="quick", dtypes=(dtype,))
 
+    def require_room(self, workload: Workload) -> None:
+        """Refuse what would not fit into the memory that is free.
+
+        Raises:
+            TooLargeError: it would not.
+        """
+        require_memory(self.subject, workload, hardware.memory_free())
+
     def prepare(self, pool: InputPool, warm_up: float, longest_call: float | None) -> Ready:
         """Load a workload, time the first call, and warm up.
 
@@ -102,7 +110,7 @@ class Server:
         """
         self.release()
         subject, workload = self.subject, pool.workload
-        require_memory(subject, workload, hardware.memory_free())
+        self.require_room(workload)
         numbers = pool.private()
         on_host = pool.sets(numbers)
         if longest_call is not None:

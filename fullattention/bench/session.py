@@ -17,10 +17,10 @@ from fullattention.bench.ceilings import Rates, ceilings
 from fullattention.bench.ceilings import measure as measure_ceilings
 from fullattention.bench.entry import Candidate, untimed
 from fullattention.bench.inputs import SEED, InputPool
-from fullattention.bench.limits import TooLargeError, require_disk, require_memory
+from fullattention.bench.limits import TooLargeError, require_disk
 from fullattention.bench.measure import THOROUGH, Effort, Measured, measure
 from fullattention.bench.options import Options, options_of
-from fullattention.bench.worker import JUDGING, OutError, Worker
+from fullattention.bench.worker import JUDGING, TURNING, OutError, Worker
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
 from fullattention.machine import hardware
@@ -137,9 +137,9 @@ class BenchSession:
             takes = f"it takes {', '.join(declared.precision)}"
             return self._untimed(spec, workload, f"{dtype}: {declared.lacks.get(dtype, takes)}")
         try:
-            require_memory(declared, workload, hardware.memory_free())
             require_disk(pool)
             workers = self._living(spec)
+            workers[0].ask("require_room", workload, seconds=TURNING)
             verdict = self._verdict(spec, workers[0], dtype)
             return Candidate(declared, workers, verdict, asked=self.options.named)
         except (TooLargeError, OutError) as error:

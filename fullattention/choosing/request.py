@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
 from fullattention.backends import names
-from fullattention.backends.interface import Sizes, device_kind, needs
+from fullattention.backends.interface import USED_BY_MODE, Sizes, device_kind, needs
 from fullattention.backends.precision import DTYPES
 from fullattention.machine.hardware import GIB
 from fullattention.records import Comparison, Mask, Mode, Timing
-
-USED_BY_MODE: Mapping[str, tuple[str, ...]] = {
-    "weights": ("weights",),
-    "training": ("gradient", "dropout"),
-}
-"""Capabilities that a timed call uses by its mode."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +85,7 @@ class Request:
     def needs(self) -> tuple[str, ...]:
         """The capabilities that such a call uses, its dtype first."""
         kept = ("determinism",) if self.deterministic else ()
-        return needs(self.dtype, self.mask, (*USED_BY_MODE.get(self.mode, ()), *kept, *self.uses))
+        return needs(self.dtype, self.mask, (*USED_BY_MODE[self.mode], *kept, *self.uses))
 
     @property
     def on_gpu(self) -> bool:

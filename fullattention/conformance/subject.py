@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from fullattention.backends import numpy_arrays
-from fullattention.backends.interface import Arrays, Backend, MaskedRows
+from fullattention.backends.interface import Arrays, Backend, MaskedRows, ScoreCopies
 from fullattention.backends.precision import DTYPES, Precision, flash, prescaled, stored, widest
 from fullattention.backends.registry import load, load_object
 from fullattention.layer import FullAttention
@@ -77,6 +77,7 @@ class Subject(Declaration):
     build: Callable[..., Layer]
     """Takes the layer's constructor arguments and `masked_rows` by keyword."""
     seed: Callable[[int], None]
+    score_copies: ScoreCopies | None = None
 
 
 def declaration_of(subject: Subject) -> Declaration:
@@ -142,6 +143,7 @@ def from_backend(backend: Backend) -> Subject:
         seed=backend.seed,
         batch_invariant=backend.batch_invariant,
         compiles=backend.compiles,
+        score_copies=backend.score_copies,
     )
 
 

@@ -36,8 +36,9 @@ from tests.bench_fakes import FakeClock, subject
 
 def test_memory_counts_the_scores_where_they_are_stored() -> None:
     scores_dominate = parse_shape("1,1000,1000,1,1,1")
-    stored, online = subject(), subject(precision={"float32": flash("float32")})
-    double = subject(precision={"float32": standard("float64")})
+    silent = functools.partial(subject, score_copies=None)
+    stored, online = silent(), silent(precision={"float32": flash("float32")})
+    double = silent(precision={"float32": standard("float64")})
     with pytest.raises(TooLargeError):
         require_memory(stored, scores_dominate, free=10_000_000)
     require_memory(online, scores_dominate, free=10_000_000)
@@ -46,7 +47,7 @@ def test_memory_counts_the_scores_where_they_are_stored() -> None:
         require_memory(double, scores_dominate, free=20_000_000)
     with pytest.raises(TooLargeError):  # returned weights are stored
         require_memory(online, MODES["weights"](scores_dominate), free=10_000_000)
-    undeclared = subject(precision=online.precision, lacks={"wide_scores": "unknown"})
+    undeclared = silent(precision=online.precision, lacks={"wide_scores": "unknown"})
     with pytest.raises(TooLargeError):
         require_memory(undeclared, scores_dominate, free=10_000_000)
 

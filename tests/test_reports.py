@@ -388,10 +388,12 @@ def test_a_report_tells_environment_conclusion_and_every_workload() -> None:
 
 
 def test_a_tie_what_is_not_settled_and_a_disturbance_are_told() -> None:
-    timings = [timing("a", 1.0, other_load=3.5), timing("b", 1.001)]
+    common = {"throttlings": 1}  # which disturbs all, whatever cores others used
+    timings = [timing("a", 1.0, other_load=3.5, **common), timing("b", 1.001, other_load=0.0)]
+    timings.append(timing("c", 2.0, other_load=0.0, **common))
     text = as_markdown(report(timings, compared(timings)))  # which wraps no cells
     assert "tie with b; disturbed" in text
-    assert "cores that others used meanwhile: a 3.50" in text
+    assert "cores that others used meanwhile: a 3.50." in text
     assert "not settled: b" in as_markdown(report(timings, compared(timings, 0.1)))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from fullattention.backends import numpy_arrays
-from fullattention.backends.interface import Array, Backend, dtype_name
+from fullattention.backends.interface import SCORE_COPIES, Array, Backend, Sizes, dtype_name
 from fullattention.backends.precision import DTYPES, accumulator, standard
 
 
@@ -45,6 +47,11 @@ def attend(
         return out.astype(q.dtype, order="C"), a.astype(q.dtype, copy=False) if weights else None
 
 
+def _score_copies(sizes: Sizes, uses: Collection[str]) -> float:
+    """One, in which every step is done, where the last one leaves no other."""
+    return 1.0 if {"weights", "dropout"}.isdisjoint(uses) else SCORE_COPIES
+
+
 def backend(device: str) -> Backend:
     """Batched matmul on the CPU."""
     numpy_arrays.require_cpu("numpy-matmul", device)
@@ -57,5 +64,6 @@ def backend(device: str) -> Backend:
         seed=numpy_arrays.seed,
         precision={dtype: standard(dtype) for dtype in DTYPES},
         masked_rows="nan",
+        score_copies=_score_copies,
         lacks=numpy_arrays.LACKS,
     )

@@ -206,6 +206,11 @@ def backend(device: str) -> Backend:
     )
 
 
+def _operator_copies(sizes: Sizes, uses: Collection[str]) -> float:
+    """The operator keeps its scores and what it makes of the mask; weights it returns apart."""
+    return SCORE_COPIES if "weights" in uses else 2.0
+
+
 def attention(device: str) -> Backend:
     """The standard's Attention operator, where this ONNX Runtime has it."""
     name = "onnxruntime-attention"
@@ -217,6 +222,7 @@ def attention(device: str) -> Backend:
         attend=attend,
         precision={dtype: _prescaled(dtype) for dtype in DTYPES},
         masked_rows="zero",
+        score_copies=_operator_copies,
         lacks={**numpy_arrays.LACKS, "dropout": NO_DROPOUT},
         deviates={"N4": leak("the operator")},
         **common,

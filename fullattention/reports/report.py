@@ -215,7 +215,7 @@ def _processes(tried: pd.DataFrame) -> list[Block]:
 
 def _disturbances(tried: pd.DataFrame) -> list[Block]:
     first, lines = tried.iloc[0], []
-    if loads := _loads(tried[tried["disturbed"]], "other_load"):
+    if loads := _loads(tried[tried["disturbed"] & (tried["other_load"] > 0)], "other_load"):
         lines.append(f"Disturbed; cores that others used meanwhile: {loads}.")
     if abs(first.clock_drift or 0.0) > CLOCK_DRIFT:
         drift = f"{first.clock_drift:+.0%}"

@@ -454,9 +454,16 @@ def test_an_interruption_before_the_first_turn_keeps_what_is_known(pool: InputPo
 
 def test_the_baseline_may_take_longer_than_what_nobody_asked_for(pool: InputPool) -> None:
     """Without it there are no ratios."""
-    baseline, other = PlayedWorker(pool, 0.001), PlayedWorker(pool, 0.001)
-    run(pool, torch_sdpa=baseline, other=other)
+    other, baseline = PlayedWorker(pool, 0.001), PlayedWorker(pool, 0.001)
+    run(pool, other=other, torch_sdpa=baseline)
     assert (baseline.limit, other.limit) == (EFFORT.longest_asked, EFFORT.longest_call)
+
+
+def test_what_is_no_slower_than_the_baseline_may_take_as_long(pool: InputPool) -> None:
+    prepared = Ready(first_call=2.5, calls_per_turn=1, peak_bytes=None)
+    baseline, other = PlayedWorker(pool, 2.5, prepare=lambda: prepared), PlayedWorker(pool, 2.0)
+    run(pool, other=other, torch_sdpa=baseline)
+    assert other.limit == 2.5
 
 
 def test_no_ceiling_is_told_of_what_it_was_not_measured_for(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import threadpoolctl
 from fullattention.backends import names
 from fullattention.bench.ceilings import Rates
 from fullattention.bench.inputs import InputPool
-from fullattention.bench.measure import Measured
+from fullattention.bench.measure import Measured, measure
 from fullattention.bench.options import make_options, thread_counts
 from fullattention.bench.run import new_folder, run
 from fullattention.bench.session import BenchSession
@@ -451,6 +451,37 @@ def test_two_backends_are_compared_in_the_records(
     assert (comparison.blocks, comparison.processes) == (4, 2)
     assert comparison.process_difference > 0
     assert comparison.shape == workload.shape
+
+
+@pytest.mark.parametrize(
+    ("later", "status", "contests"), [(1e12, "timed", 2), (2.0, "void", 1)], ids=["quiet", "busy"]
+)
+def test_before_a_time_is_void_as_too_fast_the_ceilings_are_measured_again(
+    later: float,
+    status: str,
+    contests: int,
+    session: Callable[..., BenchSession],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speeds = iter([1.0, later])
+
+    def rates(device: str, threads: int) -> Rates:
+        speed = next(speeds)
+        return Rates({"16384": speed}, speed, speed)
+
+    held: list[Workload] = []
+
+    def counted(pool: InputPool, *arguments: Any, **options: Any) -> Measured:
+        held.append(pool.workload)
+        return measure(pool, *arguments, **options)
+
+    monkeypatch.setattr("fullattention.bench.session._rates", rates)
+    monkeypatch.setattr("fullattention.bench.session.measure", counted)
+    made = session("right", out=tmp_path / "out")
+    timing = made.measure(made.options.workloads[0]).timings["right"]
+    assert (timing.status, len(held)) == (status, contests)
+    assert read(tmp_path / "out" / CEILINGS, Ceilings)[-1].matmul == later
 
 
 def test_what_would_not_fit_into_memory_is_not_run_and_never_judged(

@@ -61,6 +61,12 @@ def measure(device: str, threads: int, clock: Clock = time.perf_counter) -> Rate
     return Rates(copy, matmul, exp)
 
 
+def best_of(one: Rates, other: Rates) -> Rates:
+    """Of each rate the higher one."""
+    copy = {size: max(rate, other.copy[size]) for size, rate in one.copy.items()}
+    return Rates(copy, max(one.matmul, other.matmul), max(one.exp, other.exp))
+
+
 def ceilings(rates: Rates, device: str, environment: Environment) -> Ceilings:
     """The record of rates."""
     return Ceilings(device=device, **rates._asdict(), environment=environment)

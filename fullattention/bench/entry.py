@@ -32,6 +32,10 @@ LOOKS = 0.25
 always are."""
 
 
+TOO_FAST = "faster than the machine copies or multiplies"
+"""Why a time is void."""
+
+
 class Asked(Protocol):
     """What is needed of a `Worker` here."""
 
@@ -127,7 +131,7 @@ class Entry:
             self._judge(turn, look)
         if self.status == "timed" and turn.seconds < impossible(self.floors):
             self.status = "void"
-            self.reason = "faster than the machine copies or multiplies"
+            self.reason = TOO_FAST
         if self.status != "timed":
             raise LeftError
         return turn.seconds

@@ -30,7 +30,8 @@ class Effort:
     warm_up: float = 0.1
     """Seconds of calls in each process before its turns."""
     longest_call: float = 1.0
-    """Seconds; a backend of which one call takes longer is left out, unless..."""
+    """Seconds; a backend of which one call takes longer, and longer than the baseline's, is left
+    out, unless..."""
     longest_asked: float = 10.0
     """... it was asked for by name, or is the baseline, without which there are no ratios: these
     may take so long."""
@@ -45,11 +46,6 @@ class Effort:
         if backends < 2:
             return self.processes
         return max(self.processes, 1 + math.ceil(self.differences / backends))
-
-    def limit(self, candidate: Candidate) -> float:
-        """Seconds that one call of a candidate may take."""
-        asked = candidate.asked or candidate.declaration.name == BASELINE
-        return self.longest_asked if asked else self.longest_call
 
 
 THOROUGH = Effort(contest=20.0, longest_call=10.0, processes=3)
@@ -98,7 +94,7 @@ def measure(
     check, least = SpotCheck(pool), work(pool.workload)
     limits = _floors(pool.workload, least, rates)
     entries = [Entry(one, pool, check, least, limits) for one in candidates]
-    ready = [one for one in entries if one.prepare(effort.warm_up, effort.limit(one.candidate))]
+    ready = _ready(entries, effort)
     turns = {entry.name: entry.turns_of_each() for entry in ready}
     watch = Watch(candidates[0].declaration.device)
     try:
@@ -120,6 +116,19 @@ def measure(
         {entry.name: [turn.seconds for turn in entry.turns] for entry in entries},
         {entry.name: entry.reason for entry in entries if entry.broken},
     )
+
+
+def _ready(entries: Sequence[Entry], effort: Effort) -> list[Entry]:
+    """Those that are prepared and take part; the baseline comes first, as it tells a limit."""
+    ready: list[Entry] = []
+    limit = effort.longest_call
+    for entry in sorted(entries, key=lambda entry: entry.name != BASELINE):
+        is_asked = entry.candidate.asked or entry.name == BASELINE
+        if entry.prepare(effort.warm_up, effort.longest_asked if is_asked else limit):
+            ready.append(entry)
+            if entry.name == BASELINE:
+                limit = max(limit, entry.first_call or 0.0)
+    return ready
 
 
 def _floors(workload: Workload, least: Work, rates: Rates | None) -> dict[Floor, float]:

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from fullattention.backends import UnavailableError
-from fullattention.bench.ceilings import Rates, ceilings
+from fullattention.bench.ceilings import Rates, best_of, ceilings, floors, impossible
 from fullattention.bench.ceilings import measure as measure_ceilings
-from fullattention.bench.entry import Candidate, untimed
+from fullattention.bench.entry import TOO_FAST, Candidate, untimed
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.limits import TooLargeError, require_disk
 from fullattention.bench.measure import THOROUGH, Effort, Measured, measure
 from fullattention.bench.options import Options, options_of
+from fullattention.bench.work import work
 from fullattention.bench.worker import JUDGING, TURNING, OutError, Worker
 from fullattention.bench.workloads import Workload
 from fullattention.conformance.subject import Declaration
@@ -115,17 +116,38 @@ class BenchSession:
             if not candidates:
                 return Measured(missing, (), {}, {})
             pool.write(SEED)
-            measured = measure(
-                pool,
-                candidates,
-                environment=self.environment,
-                effort=self.effort,
-                rates=self.rates,
-                salvage=functools.partial(self._write, TIMINGS),
-            )
+            measured = self._contest(pool, candidates)
+            if self._can_be_so_fast(measured, workload):
+                measured = self._contest(pool, candidates)
         names = map(self.name, self.options.backends)
         timings = {**missing, **measured.timings}
         return dataclasses.replace(measured, timings={name: timings[name] for name in names})
+
+    def _contest(self, pool: InputPool, candidates: Sequence[Candidate]) -> Measured:
+        return measure(
+            pool,
+            candidates,
+            environment=self.environment,
+            effort=self.effort,
+            rates=self.rates,
+            salvage=functools.partial(self._write, TIMINGS),
+        )
+
+    def _can_be_so_fast(self, measured: Measured, workload: Workload) -> bool:
+        """Whether a time is void that the machine can reach: others may have held it back before.
+
+        So its ceilings are measured once more.
+        """
+        void = [one.minimum for one in measured.timings.values() if one.reason == TOO_FAST]
+        if not void or self.rates is None:
+            return False
+        again = _rates(self.options.device, self.options.threads)
+        if again is None:
+            return False
+        self.rates = best_of(self.rates, again)
+        self._write(CEILINGS, [ceilings(self.rates, self.options.device, self.environment)])
+        least = impossible(floors(work(workload), self.rates))
+        return any(seconds is not None and seconds >= least for seconds in void)
 
     def _candidate(self, spec: str, pool: InputPool) -> Candidate | Timing:
         """The candidate, or why it cannot take part, before its inputs are written."""

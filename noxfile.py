@@ -26,8 +26,13 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
     session.install("-c", "constraints.txt", *project, *requirements)
 
 
-PYTEST = ("python", "-m", "pytest", "-n", "2")
-"""In two processes."""
+def pytest(session: nox.Session, *options: str, env: Mapping[str, str] | None = None) -> None:
+    """Run pytest in two processes, whose threads do not spin while they wait for each other.
+
+    Spinning would take the cores from the other process: most of the time where calls are small.
+    """
+    waiting = {"OMP_WAIT_POLICY": "PASSIVE"}
+    session.run("python", "-m", "pytest", "-n", "2", *options, env=waiting | dict(env or {}))
 
 
 def check(
@@ -37,8 +42,9 @@ def check(
     env: Mapping[str, str] | None = None,
 ) -> None:
     """Check backends against the contract, at the standard level unless an option says another."""
-    session.run(
-        *(*PYTEST, "--timeout", "600", "-p", "fullattention.pytest_plugin"),
+    pytest(
+        session,
+        *("--timeout", "600", "-p", "fullattention.pytest_plugin"),
         *("--pyargs", "fullattention.conformance"),
         *itertools.chain(*(("--backend", name) for name in backends)),
         *options,
@@ -82,14 +88,14 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the suite's own tests on the CPU backends, in two processes."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))
-    session.run(*PYTEST, *session.posargs, env=HYPOTHESIS)
+    pytest(session, *session.posargs, env=HYPOTHESIS)
 
 
 @nox.session
 def proofs(session: nox.Session) -> None:
     """Run those of the suite's own tests that take minutes: marked `proof`, and in CI too."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))
-    session.run(*PYTEST, "-m", "proof", *session.posargs, env=HYPOTHESIS)
+    pytest(session, "-m", "proof", *session.posargs, env=HYPOTHESIS)
 
 
 @nox.session
@@ -141,7 +147,7 @@ def simulator(session: nox.Session) -> None:
 def ptx(session: nox.Session) -> None:
     """Compile Numba's CUDA kernels for the GPUs in use, by NVIDIA's compilers alone."""
     install(session, "suite", groups=("test", "ptx"))
-    session.run(*PYTEST, "--timeout", "600", *session.posargs, "tests/numba_ptx.py")
+    pytest(session, "--timeout", "600", *session.posargs, "tests/numba_ptx.py")
 
 
 @nox.session
@@ -152,9 +158,9 @@ def triton(session: nox.Session) -> None:
     quick = ("--level", "quick")
     check(session, ("triton",), *quick, env=interpreted)
     check(session, ("tests/zoo/triton_tiles.py",), *quick, "--dtype", "float32", env=interpreted)
-    pytest = (*PYTEST, "--timeout", "600", *session.posargs)
-    session.run(*pytest, "tests/triton_interpreted.py", env=interpreted)
-    session.run(*pytest, "tests/triton_ptx.py")
+    options = ("--timeout", "600", *session.posargs)
+    pytest(session, *options, "tests/triton_interpreted.py", env=interpreted)
+    pytest(session, *options, "tests/triton_ptx.py")
 
 
 @nox.session

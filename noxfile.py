@@ -18,21 +18,32 @@ nox.options.sessions = ["lint", "types", "tests"]
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 HYPOTHESIS = {"HYPOTHESIS_STORAGE_DIRECTORY": "results/cache/hypothesis"}
 
+INSTALLED: dict[str, set[str]] = {}
+"""Extras and groups that this run of nox has installed, by the session."""
+
 
 def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) -> None:
-    """Install the project with these extras and dependency groups, at the tested versions."""
+    """Install the project with these extras and dependency groups, at the tested versions.
+
+    What a session has installed already is not asked for again: to build the project takes longer.
+    """
+    installed = INSTALLED.setdefault(session.name, set())
+    if installed.issuperset((*extras, *groups)):
+        return
+    installed.update(extras, groups)
     project = ["-e", f".[{','.join(extras)}]"] if extras else []
     requirements = nox.project.dependency_groups(PYPROJECT, *groups)
     session.install("-c", "constraints.txt", *project, *requirements)
 
 
 def pytest(session: nox.Session, *options: str, env: Mapping[str, str] | None = None) -> None:
-    """Run pytest in two processes, whose threads do not spin while they wait for each other.
+    """Run pytest in two processes.
 
-    Spinning would take the cores from the other process: most of the time where calls are small.
+    Threads that spin while they wait would take the cores from the other process, for most of the
+    time where calls are small: OpenMP's are told to sleep, and OpenBLAS has one.
     """
-    waiting = {"OMP_WAIT_POLICY": "PASSIVE"}
-    session.run("python", "-m", "pytest", "-n", "2", *options, env=waiting | dict(env or {}))
+    still = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
+    session.run("python", "-m", "pytest", "-n", "2", *options, env=still | dict(env or {}))
 
 
 def check(
@@ -187,8 +198,8 @@ def emulation(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """Run all that CI does beside `lint` and `tests`, in one environment: installing takes time."""
-    for part in (types, proofs, conformance, simulator, emulation, ptx, triton):
+    """Run all that CI does beside `lint`, in one environment: installing takes time."""
+    for part in (types, tests, proofs, conformance, simulator, emulation, ptx, triton):
         part(session)
 
 

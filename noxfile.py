@@ -18,16 +18,32 @@ nox.options.sessions = ["lint", "types", "tests"]
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 HYPOTHESIS = {"HYPOTHESIS_STORAGE_DIRECTORY": "results/cache/hypothesis"}
 
+INSTALLED: dict[str, set[str]] = {}
+"""Extras and groups that this run of nox has installed, by the session."""
+
 
 def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) -> None:
-    """Install the project with these extras and dependency groups, at the tested versions."""
+    """Install the project with these extras and dependency groups, at the tested versions.
+
+    What a session has installed already is not asked for again: to build the project takes longer.
+    """
+    installed = INSTALLED.setdefault(session.name, set())
+    if installed.issuperset((*extras, *groups)):
+        return
+    installed.update(extras, groups)
     project = ["-e", f".[{','.join(extras)}]"] if extras else []
     requirements = nox.project.dependency_groups(PYPROJECT, *groups)
     session.install("-c", "constraints.txt", *project, *requirements)
 
 
-PYTEST = ("python", "-m", "pytest", "-n", "2")
-"""In two processes."""
+def pytest(session: nox.Session, *options: str, env: Mapping[str, str] | None = None) -> None:
+    """Run pytest in two processes.
+
+    Threads that spin while they wait would take the cores from the other process, for most of the
+    time where calls are small: OpenMP's are told to sleep, and OpenBLAS has one.
+    """
+    still = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
+    session.run("python", "-m", "pytest", "-n", "2", *options, env=still | dict(env or {}))
 
 
 def check(
@@ -37,8 +53,9 @@ def check(
     env: Mapping[str, str] | None = None,
 ) -> None:
     """Check backends against the contract, at the standard level unless an option says another."""
-    session.run(
-        *(*PYTEST, "--timeout", "600", "-p", "fullattention.pytest_plugin"),
+    pytest(
+        session,
+        *("--timeout", "600", "-p", "fullattention.pytest_plugin"),
         *("--pyargs", "fullattention.conformance"),
         *itertools.chain(*(("--backend", name) for name in backends)),
         *options,
@@ -82,14 +99,14 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the suite's own tests on the CPU backends, in two processes."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))
-    session.run(*PYTEST, *session.posargs, env=HYPOTHESIS)
+    pytest(session, *session.posargs, env=HYPOTHESIS)
 
 
 @nox.session
 def proofs(session: nox.Session) -> None:
     """Run those of the suite's own tests that take minutes: marked `proof`, and in CI too."""
     install(session, *CPU_EXTRAS, "suite", groups=("test",))
-    session.run(*PYTEST, "-m", "proof", *session.posargs, env=HYPOTHESIS)
+    pytest(session, "-m", "proof", *session.posargs, env=HYPOTHESIS)
 
 
 @nox.session
@@ -141,7 +158,7 @@ def simulator(session: nox.Session) -> None:
 def ptx(session: nox.Session) -> None:
     """Compile Numba's CUDA kernels for the GPUs in use, by NVIDIA's compilers alone."""
     install(session, "suite", groups=("test", "ptx"))
-    session.run(*PYTEST, "--timeout", "600", *session.posargs, "tests/numba_ptx.py")
+    pytest(session, "--timeout", "600", *session.posargs, "tests/numba_ptx.py")
 
 
 @nox.session
@@ -152,9 +169,9 @@ def triton(session: nox.Session) -> None:
     quick = ("--level", "quick")
     check(session, ("triton",), *quick, env=interpreted)
     check(session, ("tests/zoo/triton_tiles.py",), *quick, "--dtype", "float32", env=interpreted)
-    pytest = (*PYTEST, "--timeout", "600", *session.posargs)
-    session.run(*pytest, "tests/triton_interpreted.py", env=interpreted)
-    session.run(*pytest, "tests/triton_ptx.py")
+    options = ("--timeout", "600", *session.posargs)
+    pytest(session, *options, "tests/triton_interpreted.py", env=interpreted)
+    pytest(session, *options, "tests/triton_ptx.py")
 
 
 @nox.session
@@ -181,8 +198,8 @@ def emulation(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """Run all that CI does beside `lint` and `tests`, in one environment: installing takes time."""
-    for part in (types, proofs, conformance, simulator, emulation, ptx, triton):
+    """Run all that CI does beside `lint`, in one environment: installing takes time."""
+    for part in (types, tests, proofs, conformance, simulator, emulation, ptx, triton):
         part(session)
 
 

@@ -1,21 +1,19 @@
-"""Candidates and clocks that the tests of the benchmarks control."""
+"""Candidates and clocks that the tests of the benchmarks control.
+
+Each candidate's process imports this, so it imports no pytest.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
-import pytest
-import threadpoolctl
 
 from fullattention.backends import Backend, numpy_matmul
 from fullattention.bench.measure import Effort
 from fullattention.conformance.subject import Subject, from_backend
-from fullattention.machine import threads
 from fullattention.records import Environment, Verdict
 
 GOOD = numpy_matmul.backend("cpu")
@@ -127,11 +125,3 @@ class FakeTimer:
         self.spans.append(self.clock() - self.began)
         self.began = None
         return self.spans[-1]
-
-
-@pytest.fixture
-def threads_restored() -> Iterator[None]:
-    """Whatever a test sets the number of threads to ends with it."""
-    told, variables = mock.patch.object(threads, "_told", None), mock.patch.dict(os.environ)
-    with threadpoolctl.threadpool_limits(), told, variables:
-        yield

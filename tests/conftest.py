@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -18,3 +20,15 @@ def one_thread() -> Iterator[None]:
     with threadpoolctl.threadpool_limits(1):
         yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def threads_restored() -> Iterator[None]:
+    """Whatever a test sets the number of threads to ends with it."""
+    import threadpoolctl
+
+    from fullattention.machine import threads
+
+    told, variables = mock.patch.object(threads, "_told", None), mock.patch.dict(os.environ)
+    with threadpoolctl.threadpool_limits(), told, variables:
+        yield

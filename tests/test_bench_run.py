@@ -40,11 +40,17 @@ from fullattention.records import (
 )
 from fullattention.reports.folder import write_report
 from tests.bench_fakes import BRIEF
+from tests.little_effort import little_effort
 
 CANDIDATES = """
-import os
+import functools, os
 import numpy as np
+from fullattention.bench import server
+from fullattention.conformance.suite import judge_subject
 from tests.bench_fakes import GOOD, backend
+
+# In the candidate's process: no verdict here depends on all the checks, which take a second.
+server.judge_subject = functools.partial(judge_subject, only="C1")
 
 SHAPE = (3, 5, 1, 2)  # a workload's, and of no check
 
@@ -100,9 +106,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Little effort, threads as they were, and however busy the machine is."""
     for limit in ("TAKEN", "EXCESS"):
         monkeypatch.setattr(f"fullattention.bench.conditions.{limit}", math.inf)
-    monkeypatch.setattr("fullattention.bench.session.Effort", lambda: BRIEF)
-    monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: None)
-    with threadpoolctl.threadpool_limits():
+    with threadpoolctl.threadpool_limits(), little_effort():
         yield
 
 

@@ -24,10 +24,8 @@ from fullattention.bench.server import Server, Turn
 from fullattention.bench.spot_check import SpotCheck
 from fullattention.bench.worker import OutError, RefusedError, Worker
 from fullattention.bench.workloads import parse_shape
-from tests.bench_fakes import FakeClock, subject, threads_restored
+from tests.bench_fakes import FakeClock, subject
 from tests.living import living
-
-__all__ = ["threads_restored"]
 
 CANDIDATES = """
 import os, threading, time

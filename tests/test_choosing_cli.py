@@ -19,6 +19,7 @@ from fullattention.choosing.store import Store
 from fullattention.cli import main
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import TIMINGS, write
+from tests.little_effort import little_effort
 from tests.timings import HERE, NOT_RUN, TOY, measured
 
 
@@ -176,7 +177,8 @@ def test_bench_keeps_what_it_measures_for_choose(
     write_workloads(tmp_path / "workloads.json", [Workload("mine", TOY, "a test", mode="weights")])
     store = Store(tmp_path / "store")
     files = ["--workloads", str(tmp_path / "workloads.json"), "--out", str(tmp_path / "out")]
-    main(["bench", "--backend", "numpy-matmul", *files, "--store", str(store.folder)])
+    with little_effort():
+        main(["bench", "--backend", "numpy-matmul", *files, "--store", str(store.folder)])
     assert "kept for `fullattention choose`" in capsys.readouterr().out
     # On a busy machine the figure may be void; it is kept all the same.
     (kept,) = store.timings(HERE.key).records

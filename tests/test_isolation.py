@@ -13,6 +13,8 @@ from fullattention import UnavailableError
 from fullattention.conformance import check_isolated
 from fullattention.conformance.catalogue import catalogue
 from fullattention.conformance.isolation import LOSSES, IsolatedCandidate
+from fullattention.conformance.subject import load_subject
+from fullattention.conformance.suite import judge_subject
 from fullattention.records import Result, Verdict, read_one
 from tests.living import living
 
@@ -247,6 +249,14 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list((tmp_path / "scratch").glob("fullattention-*")) == []
 
 
+FUNCTION = """
+def attend(q, k, v):
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    a = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)
+    return (a @ v).transpose(1, 2).contiguous()
+"""
+
+
 @pytest.mark.parametrize(
     "imported",
     [
@@ -261,12 +271,16 @@ def test_a_function_is_of_torch_if_its_module_has_anything_of_it(
 ) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "mine.py"
-    path.write_text(
-        f"{imported}\ndef attend(q, k, v):\n"
-        "    q, k, v = (x.transpose(1, 2) for x in (q, k, v))\n"
-        "    a = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1)\n"
-        "    return (a @ v).transpose(1, 2).contiguous()\n"
-    )
+    path.write_text(imported + FUNCTION)
+    subject = load_subject(f"{path}:attend")
+    assert subject.library == "torch"
+    assert judge_subject(subject, only="C1: shape", dtypes=("float32",)).conformant
+
+
+def test_a_function_of_torch_is_one_in_its_own_process_too(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "mine.py"
+    path.write_text("import torch" + FUNCTION)
     verdict = check_isolated(f"{path}:attend", only="C1: shape", dtypes=("float32",))
     assert verdict.library == "torch"
     assert verdict.conformant

@@ -17,9 +17,6 @@ from fullattention.machine.blas import blas
 from fullattention.machine.environment import environment
 from fullattention.machine.threads import set_threads
 from fullattention.records import Timing, write
-from tests.bench_fakes import threads_restored
-
-__all__ = ["threads_restored"]
 
 
 def put(path: Path, text: str) -> None:

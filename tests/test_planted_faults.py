@@ -193,12 +193,11 @@ def test_the_verdict_on_a_fault_is_not_conformant(name: str) -> None:
 def test_the_message_says_what_is_wrong(name: str, words: str) -> None:
     specimen = next(specimen for specimen in FAULTY if specimen.name == name)
     subject = load_subject(specimen.candidate)
-    details = [
-        run_check(subject, one).detail
+    assert any(
+        words in run_check(subject, one).detail
         for one in catalogue(tuple(subject.precision), "standard")
         if one.requirement in specimen.violates
-    ]
-    assert any(words in detail for detail in details), details
+    )
 
 
 # Deviations: declared, undeclared, stale.
@@ -246,7 +245,7 @@ def test_a_deviation_that_is_no_longer_observed_fails() -> None:
 
 def test_a_deviation_excuses_its_own_requirement_only() -> None:
     masked = backend("masked", Plain(hidden=lambda call: None), dtypes=("float32",), deviates=LEAK)
-    assert "M4" in failed(check(masked, only="M4"))
+    assert "M4" in failed(check(masked, only="M4: shape=2,5,7,3,11,13 dtype=float32"))
 
 
 def raises_on_nan(call: Call) -> Any:

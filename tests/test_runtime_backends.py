@@ -18,9 +18,6 @@ from fullattention.conformance import masks
 from fullattention.conformance.case import Case, check_case
 from fullattention.conformance.subject import from_backend
 from fullattention.machine.threads import set_threads, threads_told
-from tests.bench_fakes import threads_restored
-
-__all__ = ["threads_restored"]
 
 LIBRARIES = {
     "onnxruntime": "onnxruntime",

@@ -111,14 +111,22 @@ def plan(
     kind, size, real = _KINDS[dtype]
     lanes = WIDTH // real().itemsize
     threads = min(threads, threads_worth_waking(sizes))
-    if S <= LONGEST and S * (E + D) <= KEYS_IN_CACHE:
+    import os
+
+    w = int(os.environ.get("WIDE", "0"))
+    if w:
+        kernel, chunk, units = kernels()[f"wide_{direction}"], 0, B
+        scratch = kernel.layout(H, L, S, E, D, lanes)[-1]
+    elif S <= LONGEST and S * (E + D) <= KEYS_IN_CACHE:
         kernel = kernels()[f"lanes_{direction}"]
         chunk = max(2, min(QUERIES, L + 1, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
         units = -(-B * H // lanes)
+        scratch = kernel.layout(S, E, D, lanes, chunk)[-1]
     else:
         kernel = kernels()[f"rows_{direction}"]
         chunk = _chunk(L, B * H, threads) if direction == "forward" else L
         units = B * H * -(-L // chunk)
+        scratch = kernel.layout(S, E, D, lanes, chunk)[-1]
     layout = (
         *(H, L, S, E, D),
         *(step * step_size for strides in steps for step in strides),
@@ -131,7 +139,7 @@ def plan(
             kernel=kernel.run,
             factors=_factors(scale, dropout, real),
             dtype=real,
-            scratch=kernel.layout(S, E, D, lanes, chunk)[-1],
+            scratch=scratch,
             units=units,
             threads=threads,
         ),

@@ -26,9 +26,9 @@ class Kernel(NamedTuple):
     run: Callable[..., None]
     """Takes a `Call` as a tuple and `Factors` as an array, scratch for numbers and for 64-bit
     integers, and the first and last unit of work."""
-    layout: Callable[..., tuple[int, ...]]
-    """Where the parts of its scratch begin, and last where they end: a function of H, L, S, E, D,
-    lanes for `wide`, of S, E, D, lanes and `Call.chunk` for the others."""
+    layout: Callable[[int, int, int, int, int, int], tuple[int, ...]]
+    """Where the parts of its scratch begin, and last where they end: a function of L, S, E, D,
+    lanes and `Call.chunk`, as far as the regime depends on them."""
 
 
 INTEGERS = 256

@@ -43,11 +43,8 @@ def pack(p, at, table, address, row_step, step, rows, count, kind):
 
 
 @for_both
-def forward_layout(S, E, D, lanes, chunk):
-    """Where the parts of `forward`'s scratch begin, behind the keys; last, where it ends.
-
-    Unlike in the other regime, `chunk` makes no difference.
-    """
+def forward_layout(L, S, E, D, lanes, chunk):
+    """Where the parts of `forward`'s scratch begin, behind the keys; last, where it ends."""
     row, columns = up(S, 2 * lanes), up(D, 2 * lanes)
     v = row * E
     q = v + S * columns
@@ -64,7 +61,7 @@ def forward(call, factors, p, table, start, stop):
     L, S, H, E, D, kind, size = call.L, call.S, call.H, call.E, call.D, call.kind, call.size
     row, columns = up(S, 2 * lanes), up(D, 2 * lanes)
     k = nothing
-    v, q, scores, out, _ = forward_layout(S, E, D, lanes, call.chunk)
+    v, q, scores, out, _ = forward_layout(L, S, E, D, lanes, call.chunk)
     chunks = (L + call.chunk - 1) // call.chunk
     packed = -one
     skip = False
@@ -97,7 +94,7 @@ def forward(call, factors, p, table, start, stop):
 
 
 @for_both
-def backward_layout(S, E, D, lanes, chunk):
+def backward_layout(L, S, E, D, lanes, chunk):
     """Likewise for `backward`, where values are packed as well."""
     row, features, columns = up(S, 2 * lanes), up(E, 2 * lanes), up(D, 2 * lanes)
     v = row * E
@@ -123,7 +120,7 @@ def backward(call, factors, p, table, start, stop):
     row, features, columns = up(S, 2 * lanes), up(E, 2 * lanes), up(D, 2 * lanes)
     k = nothing
     v, rows_of_k, d_k, d_v, q, d_q, g, weights, kept, d_scores, spare, _ = backward_layout(
-        S, E, D, lanes, call.chunk
+        L, S, E, D, lanes, call.chunk
     )
     whole, scale = splat(p, 1.0), splat(p, factors.scale)
     for pair in range(start, stop):

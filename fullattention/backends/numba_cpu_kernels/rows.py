@@ -1,4 +1,4 @@
-"""Long sequences or wide heads: the keys of one (batch, head) pair side by side in a vector.
+"""Long sequences: the keys of one (batch, head) pair side by side in a vector.
 
 Keys are packed once as [block of keys][feature][key], so that the scores of sixteen queries are a
 small matrix product, as are their weighted sums of values. The whole row of scores stays in

@@ -1,8 +1,8 @@
 """Few keys of many features: the features of one query or key side by side in a vector.
 
 Nothing is transposed. The heads of a batch element are read row by row, in the order in which they
-lie in memory: processors fetch ahead what is read in order, and read it about twice as fast as one
-head after the other. From then on they are in the second-level cache.
+lie in memory: processors fetch ahead what is read in order. From then on they are in the
+second-level cache.
 
 Scratch is one run of numbers, and every index into it counts numbers.
 """

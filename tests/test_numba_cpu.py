@@ -8,14 +8,17 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from fullattention import FullAttention, UnavailableError, load
 from fullattention.backends.interface import Sizes
+from fullattention.conformance import check
 from fullattention.conformance.bound import attention_bound, error_over_bound
+from fullattention.conformance.gradient_bound import exact_gradients, gradient_bound
+from fullattention.conformance.oracle import exact_attention
 
 numba = pytest.importorskip("numba")
 llvm = pytest.importorskip("llvmlite.binding")
@@ -125,6 +128,9 @@ def test_random_bits_are_uniform_and_depend_on_each_part_of_a_place() -> None:
     assert (random_row(1, 0, 0) == first).all()
 
 
+REGIMES = get_args(numba_cpu.Regime)
+
+
 def inputs(
     B: int, L: int, S: int, H: int, E: int, D: int, real: Any = np.float32
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -132,12 +138,16 @@ def inputs(
     return tuple(RNG.standard_normal(shape).astype(real) for shape in shapes)  # type: ignore[return-value]
 
 
-@pytest.fixture(params=["lanes", "rows"])
-def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Sends every call to one regime, whatever its sizes."""
-    monkeypatch.setattr(numba_cpu, "LONGEST", 10**9 if request.param == "lanes" else 0)
-    monkeypatch.setattr(numba_cpu, "KEYS_IN_CACHE", 10**9)
+def send_to(regime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send every call to one regime, whatever its sizes."""
+    monkeypatch.setattr(numba_cpu, "_regime", lambda *_: regime)
     numba_cpu.plan.cache_clear()
+
+
+@pytest.fixture(params=REGIMES)
+def regime(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Each of the regimes, for calls of any sizes."""
+    send_to(request.param, monkeypatch)
     yield request.param
     numba_cpu.plan.cache_clear()
 
@@ -168,7 +178,7 @@ EDGES = [
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", EDGES, ids=str)
-def test_both_regimes_are_right_at_their_edges(
+def test_every_regime_is_right_at_its_edges(
     regime: str, sizes: tuple[int, ...], causal: bool
 ) -> None:
     B, L, S, H, E, D = sizes
@@ -186,6 +196,57 @@ def test_both_regimes_are_right_at_their_edges(
     assert error_over_bound(weights, want.weights, want.weights_bound) <= 1
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", EDGES, ids=str)
+def test_every_regime_differentiates_at_its_edges(
+    regime: str, sizes: tuple[int, ...], causal: bool
+) -> None:
+    B, L, S, H, E, D = sizes
+    S = L if causal else S
+    qkv = inputs(B, L, S, H, E, D)
+    g_out, g_weights = (
+        RNG.standard_normal(shape).astype(np.float32) for shape in ((B, L, H, D), (B, H, L, S))
+    )
+    hidden = np.triu(np.ones((L, S), bool), 1)[None, None] if causal else None
+    exact = exact_attention(*(x.astype(np.float64) for x in qkv), hidden=hidden, scale=0.5)
+    want = exact_gradients(exact, g_out, g_weights, hidden=hidden)
+    precision = numba_cpu.for_torch("cpu").precision["float32"]
+    bound = gradient_bound(exact, g_out, g_weights, precision, hidden=hidden)
+    layer = FullAttention(causal, scale=0.5, output_attention=True, backend="numba-cpu-torch")
+    leaves = [torch.from_numpy(x).requires_grad_() for x in qkv]
+    got = torch.autograd.grad(
+        layer.eval()(*leaves, None), leaves, [torch.from_numpy(g) for g in (g_out, g_weights)]
+    )
+    for gradient, exactly, most in zip(got, want, bound, strict=True):
+        assert error_over_bound(gradient.numpy(), exactly, most) <= 1
+
+
+@pytest.mark.proof
+def test_every_regime_is_conformant(regime: str) -> None:
+    verdict = check(numba_cpu.for_torch("cpu"), dtypes=("float32", "bfloat16"))
+    assert verdict.conformant, [one for one in verdict.results if one.status == "failed"]
+
+
+@pytest.mark.parametrize(
+    "sizes", [(4, 6, 6, 8, 4, 4), (4, 12, 12, 2, 64, 64), (4, 9, 130, 2, 8, 8)]
+)
+@pytest.mark.parametrize("threads", [1, 3, 8])
+def test_the_regime_is_the_same_for_any_batch_and_number_of_threads(
+    sizes: tuple[int, ...], threads: int
+) -> None:
+    """Else a batch would change the results of its elements."""
+    steps = ((1, 1, 1, 1),) * 3
+    for direction in get_args(numba_cpu.Direction):
+        plans = [
+            numba_cpu.plan(
+                *(direction, "float32", Sizes(B, *sizes[1:]), steps),
+                *(4, None, False, 1.0, 0.0, threads),
+            )
+            for B in (1, 2, 64)
+        ]
+        assert len({plan.work.kernel for plan in plans}) == 1
+
+
 def test_a_value_that_is_no_number_reaches_the_rows_that_cannot_see_it(regime: str) -> None:
     q, k, v = inputs(2, 20, 20, 3, 4, 5)
     v[1, 19, 2, 3] = np.inf
@@ -198,16 +259,16 @@ def test_a_value_that_is_no_number_reaches_the_rows_that_cannot_see_it(regime: s
     assert np.isfinite(out[~touched]).all()
 
 
-def test_both_regimes_drop_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_regime_drops_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = inputs(3, 21, 30, 2, 4, 5)
     results = []
-    for longest in (10**9, 0):
-        monkeypatch.setattr(numba_cpu, "LONGEST", longest)
-        numba_cpu.plan.cache_clear()
+    for regime in REGIMES:
+        send_to(regime, monkeypatch)
         numpy_arrays.seed(3)
         results.append(attended(q, k, v, dropout=0.4)[1] == 0)
     numba_cpu.plan.cache_clear()
-    assert (results[0] == results[1]).all()
+    for result in results[1:]:
+        assert (results[0] == result).all()
     assert abs(results[0].mean() - 0.4) < 5 * np.sqrt(0.24 / results[0].size)
 
 

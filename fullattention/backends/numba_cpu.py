@@ -1,6 +1,6 @@
 """Fused attention compiled by Numba for this CPU, for NumPy arrays and for torch tensors.
 
-`docs/cpu-kernels.md` explains the two regimes that the kernels have.
+`docs/cpu-kernels.md` explains the three regimes that the kernels have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fullattention.backends.interface import (
 )
 from fullattention.backends.numba_cpu_kernels import memory
 from fullattention.backends.numba_cpu_kernels.call import Factors
-from fullattention.backends.numba_cpu_kernels.entry import kernels
+from fullattention.backends.numba_cpu_kernels.entry import Kernel, kernels
 from fullattention.backends.numba_cpu_kernels.exponential import EXP_ULP
 from fullattention.backends.numba_cpu_kernels.rows import ROWS
 from fullattention.backends.numba_cpu_kernels.vector import FUSED, WIDTH
@@ -57,15 +57,26 @@ QUERIES = 16
 QUERIES_IN_CACHE = 1024
 """Features and columns, of all queries of a pair together, that a lane has in scratch at a time."""
 
-LONGEST, KEYS_IN_CACHE = 128, 96 * 128
-"""Keys of a pair, and numbers of all of them with their values, up to which the lanes regime is the
-faster one: it holds those of as many pairs at once as a register has lanes."""
+LONGEST = 128
+"""Keys of a pair up to which `rows` is no faster than the other regimes."""
+
+KEYS_IN_CACHE = 80 * 128
+"""Numbers of a pair's keys and values up to which `lanes` is fast: it holds those of as many pairs
+at once as a register has lanes, and the gradients by them in the backward pass."""
+
+WIDE, WIDE_BACKWARD, MANY = 1024, 128, 12
+"""Features and columns together from which `wide` is faster than `lanes`; in the backward pass, if
+there are so many keys, from `WIDE_BACKWARD` on."""
+
+HEADS_IN_CACHE = 2**18
+"""Numbers of scratch up to which `wide` is fast, and takes heads at a time."""
 
 LARGEST_BITS = 2**32 - 1
 """The largest threshold of dropout that a lane holds. Where it should be one more, the weights that
 pass it are multiplied by 0."""
 
 Direction = Literal["forward", "backward"]
+Regime = Literal["lanes", "wide", "rows"]
 
 
 class Plan(NamedTuple):
@@ -111,12 +122,15 @@ def plan(
     kind, size, real = _KINDS[dtype]
     lanes = WIDTH // real().itemsize
     threads = min(threads, threads_worth_waking(sizes))
-    if S <= LONGEST and S * (E + D) <= KEYS_IN_CACHE:
-        kernel = kernels()[f"lanes_{direction}"]
+    regime = _regime(direction, sizes, lanes)
+    kernel = kernels()[f"{regime}_{direction}"]
+    if regime == "lanes":
         chunk = max(2, min(QUERIES, L + 1, QUERIES_IN_CACHE // (E + D)) // 2 * 2)
         units = -(-B * H // lanes)
+    elif regime == "wide":
+        chunk = _heads(kernel, sizes, lanes, threads)
+        units = B * -(-H // chunk)
     else:
-        kernel = kernels()[f"rows_{direction}"]
         chunk = _chunk(L, B * H, threads) if direction == "forward" else L
         units = B * H * -(-L // chunk)
     layout = (
@@ -131,7 +145,7 @@ def plan(
             kernel=kernel.run,
             factors=_factors(scale, dropout, real),
             dtype=real,
-            scratch=kernel.layout(S, E, D, lanes, chunk)[-1],
+            scratch=kernel.layout(L, S, E, D, lanes, chunk)[-1],
             units=units,
             threads=threads,
         ),
@@ -143,6 +157,27 @@ def threads_worth_waking(sizes: Sizes) -> int:
     """As many as have enough to do at a call of these sizes."""
     B, L, S, H, E, D = sizes
     return max(1, B * H * L * S * (E + D + WORK_OF_EXP) // WORK_OF_A_THREAD)
+
+
+def _regime(direction: Direction, sizes: Sizes, lanes: int) -> Regime:
+    """The one that is the fastest, as measured; the same for any batch, whose results are too."""
+    _, L, S, _, E, D = sizes
+    features, few = E + D, S <= LONGEST
+    in_lanes = few and S * features <= KEYS_IN_CACHE
+    many = direction == "backward" and S >= MANY and features >= WIDE_BACKWARD
+    if in_lanes and not many and features < WIDE:
+        return "lanes"
+    scratch = kernels()[f"wide_{direction}"].layout(L, S, E, D, lanes, 1)[-1]
+    if few and scratch <= HEADS_IN_CACHE:
+        return "wide"
+    return "lanes" if in_lanes else "rows"
+
+
+def _heads(kernel: Kernel, sizes: Sizes, lanes: int, threads: int) -> int:
+    """Heads that are read at a time: about as many as fit, and some for each thread."""
+    B, L, S, H, E, D = sizes
+    parts = -(-H * kernel.layout(L, S, E, D, lanes, 1)[-1] // HEADS_IN_CACHE)
+    return -(-H // max(parts, -(-threads // B)))
 
 
 def _chunk(L: int, pairs: int, threads: int) -> int:

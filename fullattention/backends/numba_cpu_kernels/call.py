@@ -48,7 +48,8 @@ class Call(NamedTuple):
     pairs: int
     """B * H."""
     chunk: int
-    """Queries that are taken at a time: from one pair by rows, from each lane's pair by lanes."""
+    """What is taken at a time: queries of one pair by `rows`, of each lane's pair by `lanes`; heads
+    of a batch element by `wide`."""
     kind: int
     """How numbers are stored, as `memory` counts it."""
     size: int

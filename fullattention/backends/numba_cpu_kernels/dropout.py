@@ -1,7 +1,7 @@
 """Random bits that depend on a seed and on a weight's place alone.
 
 So a backward pass draws again what the forward pass dropped, in whatever order either one works,
-and both regimes drop the same weights. A weight's place (pair, l, s) is mixed in two steps: a
+and all regimes drop the same weights. A weight's place (pair, l, s) is mixed in two steps: a
 64-bit hash of (seed, pair, l) gives each row two 32-bit keys, which a 32-bit hash of s takes in at
 two places, so that two rows share a stream only where both keys agree.
 """

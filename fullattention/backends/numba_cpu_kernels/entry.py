@@ -1,4 +1,4 @@
-"""The compiled kernels: two passes in each of two regimes, for whichever format is computed with.
+"""The compiled kernels: two passes in each of three regimes, for whichever format is computed with.
 
 Numba keeps what it compiled beside these files, and looks it up by the function's bytecode, its
 closure, the argument types, and the CPU's name and features. It does not look at the files that
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numba
 
-from fullattention.backends.numba_cpu_kernels import lanes, rows
+from fullattention.backends.numba_cpu_kernels import lanes, rows, wide
 from fullattention.backends.numba_cpu_kernels.call import Call, Factors
 from fullattention.backends.numba_cpu_kernels.vector import after, aligned, as_bits, inlined
 
@@ -26,9 +26,9 @@ class Kernel(NamedTuple):
     run: Callable[..., None]
     """Takes a `Call` as a tuple and `Factors` as an array, scratch for numbers and for 64-bit
     integers, and the first and last unit of work."""
-    layout: Callable[[int, int, int, int, int], tuple[int, ...]]
-    """Where the parts of its scratch begin, and last where they end: a function of S, E, D, lanes
-    and `Call.chunk`."""
+    layout: Callable[[int, int, int, int, int, int], tuple[int, ...]]
+    """Where the parts of its scratch begin, and last where they end: a function of L, S, E, D,
+    lanes and `Call.chunk`, as far as the regime depends on them."""
 
 
 INTEGERS = 256
@@ -79,9 +79,21 @@ def kernels() -> Mapping[str, Kernel]:
         p, table = aligned(numbers), aligned(integers)
         rows.backward(Call(*call), factors_in(factors), p, table, start, stop)
 
+    @kernel
+    def wide_forward(call, factors, numbers, integers, start, stop):
+        sources  # noqa: B018 - a part of the closure
+        wide.forward(Call(*call), factors_in(factors), aligned(numbers), start, stop)
+
+    @kernel
+    def wide_backward(call, factors, numbers, integers, start, stop):
+        sources  # noqa: B018 - a part of the closure
+        wide.backward(Call(*call), factors_in(factors), aligned(numbers), start, stop)
+
     return {
         "lanes_forward": Kernel(lanes_forward, lanes.forward_layout),
         "lanes_backward": Kernel(lanes_backward, lanes.backward_layout),
         "rows_forward": Kernel(rows_forward, rows.forward_layout),
         "rows_backward": Kernel(rows_backward, rows.backward_layout),
+        "wide_forward": Kernel(wide_forward, wide.forward_layout),
+        "wide_backward": Kernel(wide_backward, wide.backward_layout),
     }

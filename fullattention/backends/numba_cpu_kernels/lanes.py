@@ -262,7 +262,7 @@ def weights_of(p, q, k, at, query, count, width, row, hidden, shares, call, fact
 
 
 @for_both
-def forward_layout(S, E, D, lanes, chunk):
+def forward_layout(L, S, E, D, lanes, chunk):
     """Where the parts of `forward`'s scratch begin, behind the shares; last, where it ends."""
     keys = up(S, BLOCK)
     row, width, columns = keys * lanes, E * lanes, up(D, BLOCK) * lanes
@@ -284,7 +284,7 @@ def forward(call, factors, p, bits, tables, start, stop):
     pairs, chunk = call.pairs, call.chunk
     row, width, columns = up(S, BLOCK) * lanes, E * lanes, up(D, BLOCK) * lanes
     shares = nothing
-    k, v, q, out, hidden, scores, _ = forward_layout(S, E, D, lanes, chunk)
+    k, v, q, out, hidden, scores, _ = forward_layout(L, S, E, D, lanes, chunk)
     q_at, k_at, v_at = tables, after(tables, TABLE), after(tables, 2 * TABLE)
     hidden_at, out_at = after(tables, 3 * TABLE), after(tables, 4 * TABLE)
     weights_at = after(tables, 5 * TABLE)
@@ -328,7 +328,7 @@ def forward(call, factors, p, bits, tables, start, stop):
 
 
 @for_both
-def backward_layout(S, E, D, lanes, chunk):
+def backward_layout(L, S, E, D, lanes, chunk):
     """Likewise for `backward`."""
     keys = up(S, BLOCK)
     row, width, columns = keys * lanes, up(E, BLOCK) * lanes, up(D, BLOCK) * lanes
@@ -357,7 +357,7 @@ def backward(call, factors, p, bits, tables, start, stop):
     row, width, columns = up(S, BLOCK) * lanes, up(E, BLOCK) * lanes, up(D, BLOCK) * lanes
     shares = nothing
     k, v, d_k, d_v, q, d_q, g, hidden, weights, kept, d_scores, spare, _ = backward_layout(
-        S, E, D, lanes, chunk
+        L, S, E, D, lanes, chunk
     )
     q_at, k_at, v_at = tables, after(tables, TABLE), after(tables, 2 * TABLE)
     hidden_at, g_at = after(tables, 3 * TABLE), after(tables, 4 * TABLE)

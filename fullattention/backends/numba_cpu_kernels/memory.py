@@ -31,6 +31,9 @@ from fullattention.backends.numba_cpu_kernels.vector import (
 NATIVE, FLOAT16, BFLOAT16 = 0, 1, 2
 """How numbers are stored: as they are computed with, or in one of the half types."""
 
+AHEAD = 4096
+"""Bytes: how far ahead of reading along memory numbers are fetched into the cache."""
+
 _NAMES = ("native", "float16", "bfloat16")
 
 
@@ -169,6 +172,7 @@ def _moves(kind: int) -> _Moves:
         vector = at_pointer(scratch)
 
         def codegen(context, builder, signature, args):
+            _prefetch(builder, builder.add(args[1], WORD(AHEAD)))
             return _Stored(kind, vector.scalar).load(builder, args[1], vector.lanes)
 
         return vector(scratch, types.intp), codegen

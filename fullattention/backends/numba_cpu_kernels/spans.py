@@ -1,4 +1,4 @@
-"""Loops over the vectors of scratch that both regimes share."""
+"""Loops over the vectors of scratch that all regimes share."""
 
 from __future__ import annotations
 

@@ -362,3 +362,33 @@ total = _reduction("fadd", -0.0)
 
 largest = _reduction("fmax", None)
 """The largest lane that is no NaN."""
+
+
+@intrinsic
+def store_totals(typingctx, pointer, index, x0, x1, x2, x3):
+    """Write the sums of four vectors' lanes side by side, `index` numbers after a pointer."""
+
+    def codegen(context, builder, signature, args):
+        sums, apart = list(args[2:]), x0.lanes  # so many lanes are still to be added up
+        while apart > 1:
+            pairs = zip(sums[::2], sums[1::2], strict=True) if len(sums) > 1 else [sums * 2]
+            sums = [_neighbours_added(builder, x, y) for x, y in pairs]
+            apart //= 2
+        count = min(x0.lanes, 4)
+        for i, vector in enumerate(sums):
+            lowest = ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(count)))
+            low = builder.shuffle_vector(vector, vector, lowest)
+            place = builder.gep(args[0], [builder.add(args[1], WORD(i * count))], inbounds=True)
+            place = builder.bitcast(place, low.type.as_pointer())
+            builder.store(low, place, align=x0.scalar.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.intp, x0, x0, x0, x0), codegen
+
+
+def _neighbours_added(builder: Any, x: Any, y: Any) -> Any:
+    """Sums of two neighbours each: those of x in the lower lanes, of y in the upper ones."""
+    lanes = x.type.count
+    kind = ir.VectorType(ir.IntType(32), lanes)
+    even, odd = (ir.Constant(kind, list(range(i, 2 * lanes, 2))) for i in (0, 1))
+    return builder.fadd(builder.shuffle_vector(x, y, even), builder.shuffle_vector(x, y, odd))

@@ -213,10 +213,9 @@ def test_every_regime_differentiates_at_its_edges(
     precision = numba_cpu.for_torch("cpu").precision["float32"]
     bound = gradient_bound(exact, g_out, g_weights, precision, hidden=hidden)
     layer = FullAttention(causal, scale=0.5, output_attention=True, backend="numba-cpu-torch")
-    leaves = [torch.from_numpy(x).requires_grad_() for x in qkv]
-    got = torch.autograd.grad(
-        layer.eval()(*leaves, None), leaves, [torch.from_numpy(g) for g in (g_out, g_weights)]
-    )
+    q, k, v = (torch.from_numpy(x).requires_grad_() for x in qkv)
+    results = layer.eval()(q, k, v, None)
+    got = torch.autograd.grad(results, (q, k, v), [torch.from_numpy(g) for g in (g_out, g_weights)])
     for gradient, exactly, most in zip(got, want, bound, strict=True):
         assert error_over_bound(gradient.numpy(), exactly, most) <= 1
 

@@ -19,6 +19,7 @@ from fullattention.conformance.oracle import Exact, exact_attention
 from fullattention.conformance.poison import POISONS
 from fullattention.conformance.subject import Layer, Subject
 from fullattention.layer import resolve_scale
+from fullattention.machine.threads import one_blas_thread
 
 DISTINCT = Sizes(2, 5, 7, 3, 11, 13)
 """Every axis another length, so that no two can be mistaken for each other."""
@@ -112,6 +113,7 @@ def exact(case: Case) -> Exact:
 
 
 @functools.lru_cache(maxsize=256)
+@one_blas_thread()
 def _exact(case: Case) -> Exact:
     q, k, v = inputs(case)
     hidden = masks.hidden_by(case.mask, case.shape, case.seed)
@@ -125,6 +127,7 @@ def expected(case: Case, precision: Precision) -> Expected:
 
 
 @functools.lru_cache(maxsize=4096)  # more than the cases of the standard level
+@one_blas_thread()
 def _expected(case: Case, precision: Precision) -> Expected:
     return expected_within(_exact(case), precision)
 

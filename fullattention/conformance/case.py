@@ -65,9 +65,9 @@ class Case:
     def __str__(self) -> str:
         shape = ",".join(map(str, self.shape))
         changed = [
-            f"{field.name}={getattr(self, field.name)}"
-            for field in dataclasses.fields(self)
-            if field.name not in ("shape", "dtype") and getattr(self, field.name) != field.default
+            f"{name}={getattr(self, name)}"
+            for name, default in _DEFAULTS.items()
+            if getattr(self, name) != default
         ]
         return " ".join([f"shape={shape}", f"dtype={self.dtype}", *changed])
 
@@ -81,6 +81,13 @@ class Case:
         if self.layout in layouts.EXPANDED_AXIS:  # then values are equal
             return self.but(weights=False)
         return self.but(weights=False, layout="contiguous", on="qkv")
+
+
+_DEFAULTS = {
+    field.name: field.default
+    for field in dataclasses.fields(Case)
+    if field.name not in ("shape", "dtype")
+}
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from fullattention.backends.interface import Sizes
 from fullattention.backends.precision import DTYPES, UNIT_ROUNDOFF, widest
 from fullattention.conformance import masks
 from fullattention.conformance.bound import Expected, attention_bound, error_over_bound, ratios
-from fullattention.conformance.case import Case, check_case, inputs
+from fullattention.conformance.case import Case, check_case, expected, inputs
 from fullattention.conformance.data import REGIMES
+from fullattention.conformance.layouts import LAYOUTS
 from fullattention.conformance.subject import Subject, load_subject
 from fullattention.layer import resolve_scale
 from tests.available import each, found
@@ -182,6 +183,16 @@ def test_a_relative_error_of_known_size_exceeds_it(dtype: str, relative: float) 
     want = bound_of(Case(dtype=dtype), standard(dtype))
     assert error_over_bound(want.out * (1 + relative), want.out, want.out_bound) > 1
     assert error_over_bound(want.weights * (1 + relative), want.weights, want.weights_bound) > 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_oracle_is_asked_once_for_all_cases_of_the_same_numbers(layout: str) -> None:
+    plain = Case(mask="random/BHLS")
+    case = plain.but(layout=layout, on="k", weights=True)
+    same = all(map(np.array_equal, inputs(case), inputs(plain)))
+    model = standard("float32")
+    assert (expected(case, model) is expected(plain, model)) == same
+    assert np.array_equal(expected(case, model).out, bound_of(case, model).out)
 
 
 def test_the_ratio_is_the_error_in_units_of_the_bound() -> None:

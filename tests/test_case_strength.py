@@ -197,6 +197,7 @@ def test_a_null_answer_fails_every_case_but_those_where_it_is_right(null: str, m
     assert all(excused.values()), "an exception that excuses nothing"
 
 
+@pytest.mark.proof
 def test_every_dtype_has_many_cases() -> None:
     for dtype in DTYPES:
         assert sum(one.dtype == dtype for one in compared("standard")) > 200

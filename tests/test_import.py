@@ -41,6 +41,12 @@ def test_an_import_of_another_package_would_be_seen() -> None:
     assert packages_loaded_by("import fullattention, pytest") >= {"fullattention", "pytest"}
 
 
+@pytest.mark.parametrize("name", ["torch-sdpa-math", "numba-cpu-torch"])
+def test_a_backend_that_is_not_compiled_loads_no_compiler(name: str) -> None:
+    load_it = f"from fullattention import load; load({name!r})"
+    assert "torch" in packages_loaded_by(f"{load_it}; assert 'torch._dynamo' not in sys.modules")
+
+
 AUTO = """
 import pathlib, torch
 from fullattention.choosing.known import known_here

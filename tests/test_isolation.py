@@ -180,6 +180,16 @@ def test_what_is_printed_may_be_any_text_whatever_the_terminal_shows(
     assert "right \u2713" in result.output
 
 
+def test_its_threads_sleep_while_they_wait_unless_they_are_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = written(tmp_path, "import gc, os; print(os.environ['OMP_WAIT_POLICY'], gc.isenabled())")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert "passive True" in only_result(spec).output
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert "active True" in only_result(spec).output
+
+
 def test_the_next_check_runs_in_a_new_process_until_too_many_were_lost(tmp_path: Path) -> None:
     spec = written(tmp_path, "q.shape[1] == 5 and ctypes.string_at(0)")
     checks = [one for one in catalogue(("float32",), "standard") if one.requirement == "C4"]

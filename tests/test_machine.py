@@ -15,7 +15,7 @@ import threadpoolctl
 from fullattention.machine import hardware
 from fullattention.machine.blas import blas
 from fullattention.machine.environment import environment
-from fullattention.machine.threads import set_threads
+from fullattention.machine.threads import one_blas_thread, set_threads
 from fullattention.records import Timing, write
 
 
@@ -189,6 +189,19 @@ def test_set_threads_tells_torch_too_where_it_is_loaded(monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "torch")
     set_threads(1)
     assert "torch" not in sys.modules
+
+
+def blas_threads() -> set[int]:
+    pools = threadpoolctl.threadpool_info()
+    return {pool["num_threads"] for pool in pools if pool["user_api"] == "blas"}
+
+
+@pytest.mark.usefixtures("threads_restored")
+def test_one_blas_thread_is_for_as_long_as_it_says() -> None:
+    set_threads(2)
+    with one_blas_thread():
+        assert blas_threads() == {1}
+    assert blas_threads() == {2}
 
 
 def test_no_threads_are_refused() -> None:

@@ -135,7 +135,10 @@ def differentiable(name: str, kernels: Kernels) -> Attend:
         weights: bool,
     ) -> tuple[Array, Array | None]:
         if torch.compiler.is_dynamo_compiling():
-            return uncompiled(
+            from fullattention.backends.torch_uncompiled import uncompiled
+
+            return uncompiled(  # type: ignore[no-any-return]
+                attend,
                 q,
                 k,
                 v,
@@ -157,5 +160,4 @@ def differentiable(name: str, kernels: Kernels) -> Attend:
             out, a, _ = kernels.forward(q, k, v, hidden, options, weights=weights)
         return out, a
 
-    uncompiled: Attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
     return attend

@@ -91,13 +91,12 @@ def _attend_alone(
         raise UnsupportedError(name, "this call", _reason(call, error)) from error
 
 
-_attend_uncompiled = torch.compiler.disable(_attend_alone)  # type: ignore[no-untyped-call]
-
-
 def _attend_forced(*arguments: Any, **options: Any) -> tuple[Array, Array | None]:
     """Attend by one kernel; torch.compile would try to trace the lock, and warn that it cannot."""
     if torch.compiler.is_compiling():
-        return _attend_uncompiled(*arguments, **options)  # type: ignore[no-any-return]
+        from fullattention.backends.torch_uncompiled import uncompiled
+
+        return uncompiled(_attend_alone, *arguments, **options)  # type: ignore[no-any-return]
     return _attend_alone(*arguments, **options)
 
 

@@ -11,7 +11,7 @@ output, so it stays tight where softmax merely averages and where values share a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ ORACLE = working("float64", "float64")
 """The oracle rounds too: its own bound is part of every tolerance."""
 
 
-ELEMENTS_AT_ONCE = 2**20
+ELEMENTS_AT_ONCE = 2**17
 """Of a temporary array (B, H, some L, S, D)."""
 
 
@@ -70,11 +70,15 @@ def expected_within(exact: Exact, precision: Precision, *, probabilistic: float 
 
     With `probabilistic` the bound is that of independent roundings, for this constant.
     """
-    out_bound, weights_bound = bounds(exact, precision, probabilistic)
-    oracle_out, oracle_weights = bounds(exact, ORACLE)
-    return Expected(
-        exact.out, exact.weights, out_bound + oracle_out, weights_bound + oracle_weights
-    )
+    with np.errstate(all="ignore"):
+        scores = _scores_of(exact)
+        softmaxes = (
+            _softmax(exact, scores, precision, probabilistic),
+            _softmax(exact, scores, ORACLE),
+        )
+        own, oracle = _out_bounds(exact, scores, softmaxes)
+        weights_bound = softmaxes[0].bound + softmaxes[1].bound
+    return Expected(exact.out, exact.weights, own + oracle, weights_bound)
 
 
 def error_over_bound(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:
@@ -103,55 +107,88 @@ def gamma(n: int, u: float, probabilistic: float = 0.0) -> float:
     return min(worst, math.expm1(probabilistic * math.sqrt(n) * u + n * u * u / (1 - u)))
 
 
-def bounds(
-    exact: Exact, precision: Precision, probabilistic: float = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds on |V - out| (B, L, H, D) and |A - weights| (B, H, L, S), without the oracle's own."""
+def weights_bound(exact: Exact, precision: Precision) -> np.ndarray:
+    """Bound on |A - weights| (B, H, L, S), without the oracle's own."""
+    with np.errstate(all="ignore"):
+        return _softmax(exact, _scores_of(exact), precision).bound
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What every precision's bounds take from the exact scores: (B, H, L, S)."""
+
+    visible: np.ndarray
+    magnitude: np.ndarray
+    """|c| |q|.|k|"""
+    maximum: np.ndarray
+    """(B, H, L, 1)"""
+    logarithms: np.ndarray
+    """Of the exact weights over the row's largest: -inf where hidden."""
+
+
+def _scores_of(exact: Exact) -> _Scores:
+    visible = np.isfinite(exact.scores)
+    maximum = exact.scores.max(-1, keepdims=True)
+    q, k = abs(exact.q).transpose(0, 2, 1, 3), abs(exact.k).transpose(0, 2, 3, 1)
+    return _Scores(
+        visible,
+        magnitude=abs(exact.scale) * np.matmul(q, k),
+        maximum=maximum,
+        logarithms=np.where(visible, exact.scores - maximum, -np.inf),
+    )
+
+
+@dataclass(frozen=True)
+class _Softmax:
+    """The softmax of a precision, and the roundings that follow."""
+
+    precision: Precision
+    interval: _Interval
+    bound: np.ndarray
+    """On the error of the weights as they are returned: (B, H, L, S)."""
+    growth: float
+    """Largest factor by which rounding grows a weight."""
+    product: float
+    """Relative error of the second product."""
+
+
+def _softmax(
+    exact: Exact, scores: _Scores, precision: Precision, probabilistic: float = 0.0
+) -> _Softmax:
     p = precision
     S = exact.k.shape[1]
     tiles = math.ceil(S / p.tile) if p.tile else 0
     terms = (min(S, p.tile) if p.blocked and p.tile else S) + tiles
-    with np.errstate(all="ignore"):
-        visible = np.isfinite(exact.scores)
-        score_error = _score_error(exact, p, visible, probabilistic)
-        exponent = _exponent_error(exact, p, visible, score_error, tiles)
-        interval = _softmax_interval(exact, visible, exponent)
-        gamma_sum = gamma(terms, p.u_softmax, probabilistic)
-        inverse = gamma_sum / (1 - gamma_sum) if gamma_sum < 1 else UNKNOWN
-        growth = (1 + inverse) * (1 + p.u_softmax) ** 3 * (1 + p.u_weights)
-        weights_bound = _weights_bound(exact, p, visible, interval, score_error, growth)
-        product = gamma(terms, p.u_acc, probabilistic)
-        out_bound = _out_bound(exact, p, visible, interval, growth, product)
-    settled = exact.settled
-    return (
-        np.where(settled.transpose(0, 2, 1, 3), 0.0, out_bound),
-        np.where(settled, 0.0, weights_bound),
-    )
+    score_error = _score_error(exact, p, scores, probabilistic)
+    exponent = _exponent_error(p, scores, score_error, tiles)
+    interval = _softmax_interval(exact, scores, exponent)
+    gamma_sum = gamma(terms, p.u_softmax, probabilistic)
+    inverse = gamma_sum / (1 - gamma_sum) if gamma_sum < 1 else UNKNOWN
+    growth = (1 + inverse) * (1 + p.u_softmax) ** 3 * (1 + p.u_weights)
+    bound = _weights_bound(exact, p, scores, interval, score_error, growth)
+    bound = np.where(exact.settled, 0.0, bound)
+    return _Softmax(p, interval, bound, growth, gamma(terms, p.u_acc, probabilistic))
 
 
-def _score_error(
-    exact: Exact, p: Precision, visible: np.ndarray, probabilistic: float
-) -> np.ndarray:
+def _score_error(exact: Exact, p: Precision, scores: _Scores, probabilistic: float) -> np.ndarray:
     """Bound on the error of each scaled score."""
     E = exact.q.shape[-1]
-    magnitude = abs(exact.scale) * np.matmul(
-        abs(exact.q).transpose(0, 2, 1, 3), abs(exact.k).transpose(0, 2, 3, 1)
-    )
-    error = ((1 + gamma(E, p.u_acc, probabilistic)) * (1 + p.u_in) ** 2 - 1) * magnitude
+    relative = (1 + gamma(E, p.u_acc, probabilistic)) * (1 + p.u_in) ** 2 - 1
+    error = relative * scores.magnitude
     storing = (1 + p.u_scores) ** p.score_roundings * (1 + p.u_softmax) ** 2 - 1
-    error += storing * (np.where(visible, abs(exact.scores), 0.0) + error)
+    error += storing * (np.where(scores.visible, abs(exact.scores), 0.0) + error)
     error += 2 * p.score_roundings * p.eta_out
-    return np.where(visible, error, 0.0)
+    return np.where(scores.visible, error, 0.0)
 
 
 def _exponent_error(
-    exact: Exact, p: Precision, visible: np.ndarray, score_error: np.ndarray, tiles: int
+    p: Precision, scores: _Scores, score_error: np.ndarray, tiles: int
 ) -> np.ndarray:
     """Bound d: each unnormalised weight lies within exp(+-d) of the exact one.
 
     A shift by an inexact maximum is common to numerator and denominator and cancels.
     """
-    depth = np.where(visible, exact.scores.max(-1, keepdims=True) - exact.scores, 0.0)
+    depth = np.where(scores.visible, -scores.logarithms, 0.0)
     worst = score_error.max(-1, keepdims=True)
     argument = p.exp_arg * p.u_softmax * (depth + score_error + worst)
     exp_error = (1 + 2 * p.exp_ulp * p.u_softmax) ** (1 + tiles) * (1 + p.u_softmax) ** tiles - 1
@@ -172,11 +209,26 @@ class _Interval:
     spread: np.ndarray
     """Largest error of the unnormalised weight."""
     lower_sum: np.ndarray
-    upper_sum: np.ndarray
+
+    @property
+    def _known(self) -> np.ndarray:
+        """Where d is so large that even the largest w e^-d underflows, quotients mean nothing."""
+        return self.lower_sum > 1e-200
+
+    @property
+    def by_quotient(self) -> np.ndarray:
+        """The error again: that of the numerator over the smallest sum."""
+        return np.where(self._known, self.spread / self.lower_sum, self.error)
+
+    @property
+    def highest(self) -> np.ndarray:
+        """The largest weight: as `high`, or the largest numerator over the smallest sum."""
+        share = np.where(self._known, self.upper / self.lower_sum, self.high)
+        return np.minimum(self.high, share)
 
 
-def _softmax_interval(exact: Exact, visible: np.ndarray, exponent: np.ndarray) -> _Interval:
-    logarithms = np.where(visible, exact.scores - exact.scores.max(-1, keepdims=True), -np.inf)
+def _softmax_interval(exact: Exact, scores: _Scores, exponent: np.ndarray) -> _Interval:
+    visible, logarithms = scores.visible, scores.logarithms
     shift = (logarithms + exponent).max(-1, keepdims=True)
     upper = np.exp(logarithms + exponent - shift)
     lower = np.exp(logarithms - exponent - shift)
@@ -191,7 +243,6 @@ def _softmax_interval(exact: Exact, visible: np.ndarray, exponent: np.ndarray) -
         upper=upper,
         spread=np.where(visible, spread, 0.0),
         lower_sum=np.maximum(lower.sum(-1, keepdims=True), 1e-300),
-        upper_sum=upper.sum(-1, keepdims=True),
     )
 
 
@@ -204,19 +255,16 @@ def _sum_of_others(x: np.ndarray) -> np.ndarray:
 
     The total minus oneself cancels for the largest entry: that one sums the rest afresh.
     """
-    largest = np.expand_dims(x.argmax(-1), -1)
-    rest = x.copy()
-    np.put_along_axis(rest, largest, 0.0, -1)
-    rest_sum = rest.sum(-1, keepdims=True)
-    others: np.ndarray = np.maximum(rest_sum + np.take_along_axis(x, largest, -1) - x, 0.0)
-    np.put_along_axis(others, largest, rest_sum, -1)
-    return others
+    largest = np.arange(x.shape[-1]) == x.argmax(-1, keepdims=True)
+    rest = np.where(largest, 0.0, x).sum(-1, keepdims=True)
+    others = np.maximum(rest + x.max(-1, keepdims=True) - x, 0.0)
+    return np.where(largest, rest, others)
 
 
 def _weights_bound(
     exact: Exact,
     p: Precision,
-    visible: np.ndarray,
+    scores: _Scores,
     interval: _Interval,
     score_error: np.ndarray,
     growth: float,
@@ -224,78 +272,81 @@ def _weights_bound(
     error, high = interval.error, interval.high
     if p.recompute:  # numerator and denominator carry errors of their own, nothing cancels
         S = exact.scores.shape[-1]
-        maximum = abs(exact.scores.max(-1, keepdims=True))
         worst = score_error.max(-1, keepdims=True)
-        delta = 2 * p.u_softmax * (maximum + math.log(S) + worst)
+        delta = 2 * p.u_softmax * (abs(scores.maximum) + math.log(S) + worst)
         high = np.maximum(interval.upper * np.exp(delta) / interval.lower_sum, exact.weights)
         error = np.maximum(high - exact.weights, exact.weights * -np.expm1(-2 * delta))
         error = np.maximum(error, interval.error)
     bound = error + (growth * (1 + p.u_out) - 1) * high + 2 * p.eta_weights + p.eta_out
-    return np.where(visible, bound, 0.0)
+    return np.where(scores.visible, bound, 0.0)
+
+
+def _out_bounds(exact: Exact, scores: _Scores, softmaxes: Sequence[_Softmax]) -> list[np.ndarray]:
+    """Bounds on |V - out| (B, L, H, D) after each softmax."""
+    values = abs(exact.v).transpose(0, 2, 1, 3)
+    magnitude = np.matmul(scores.visible.astype(np.float64), values).transpose(0, 2, 1, 3)
+    largest = _largest_visible(scores.visible, values)
+    errors = [e for one in softmaxes for e in (one.interval.error, one.interval.by_quotient)]
+    spreads = _spreads_of_values(exact, errors)
+    perturbations = np.minimum(spreads[::2], spreads[1::2])
+    return [
+        _out_bound(exact, one, perturbation, magnitude, largest)
+        for one, perturbation in zip(softmaxes, perturbations, strict=True)
+    ]
 
 
 def _out_bound(
     exact: Exact,
-    p: Precision,
-    visible: np.ndarray,
-    interval: _Interval,
-    growth: float,
-    product: float,
+    softmax: _Softmax,
+    perturbation: np.ndarray,
+    magnitude: np.ndarray,
+    largest: np.ndarray,
 ) -> np.ndarray:
-    rounding = (1 + product) * growth * (1 + p.u_in) - 1
-    # Where d is so large that even the largest w e^-d underflows, quotients by it mean nothing.
-    known = interval.lower_sum > 1e-200
-    relative = np.where(known, interval.spread / interval.lower_sum, interval.error)
-    perturbation = np.minimum(
-        _spread_of_values(exact, interval.error), _spread_of_values(exact, relative)
-    )
+    p, interval = softmax.precision, softmax.interval
+    rounding = (1 + softmax.product) * softmax.growth * (1 + p.u_in) - 1
     values = abs(exact.v).transpose(0, 2, 1, 3)
-    share = np.where(known, interval.upper / interval.lower_sum, interval.high)
-    high = np.minimum(interval.high, share)
-    rounded = rounding * np.matmul(high, values).transpose(0, 2, 1, 3)
-    magnitude = np.matmul(visible.astype(np.float64), values).transpose(0, 2, 1, 3)
-    largest = _largest_visible(visible, values)
+    rounded = rounding * np.matmul(interval.highest, values).transpose(0, 2, 1, 3)
     derived = perturbation + rounded + 2 * p.eta_weights * magnitude
     # No weighted mean leaves the hull of the values, however wrong the weights are.
     S = exact.v.shape[1]
     hull = abs(exact.out) + largest * (1 + rounding + 2 * S * p.eta_weights)
     before = np.minimum(derived, hull)
-    bound: np.ndarray = before + p.u_out * (abs(exact.out) + before) + p.eta_out
-    return bound
+    bound = before + p.u_out * (abs(exact.out) + before) + p.eta_out
+    return np.where(exact.settled.transpose(0, 2, 1, 3), 0.0, bound)
 
 
 def _largest_visible(visible: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The max over visible s of |v_s|: (B, L, H, D)."""
+    """The max over visible s of |v_s|: (B, L, H, D), or L = 1 where all queries see all keys."""
+    if visible.all():
+        return values.max(2, keepdims=True).transpose(0, 2, 1, 3)
     return _by_rows(
         visible,
         values,
         lambda rows, span: np.where(rows[..., None], values[:, :, None], 0.0).max(3),
-    )
+    ).transpose(0, 2, 1, 3)
 
 
-def _spread_of_values(exact: Exact, weight_error: np.ndarray) -> np.ndarray:
-    """sum_s error_s |v_s - out|: (B, L, H, D)."""
+def _spreads_of_values(exact: Exact, weight_errors: Sequence[np.ndarray]) -> np.ndarray:
+    """sum_s error_s |v_s - out| for each array of errors: one more axis before (B, L, H, D)."""
     values = exact.v.transpose(0, 2, 1, 3)
     out = exact.out.transpose(0, 2, 1, 3)
 
     def spread(rows: np.ndarray, span: slice) -> np.ndarray:
-        distance = abs(values[:, :, None] - out[:, :, span, None])
-        sums: np.ndarray = np.matmul(rows[:, :, :, None], distance)[:, :, :, 0]
+        distance = values[:, :, None] - out[:, :, span, None]
+        sums: np.ndarray = np.matmul(rows, np.abs(distance, out=distance))
         return sums
 
-    return _by_rows(weight_error, values, spread)
+    return _by_rows(np.stack(weight_errors, 3), values, spread).transpose(3, 0, 2, 1, 4)
 
 
 def _by_rows(
     matrix: np.ndarray, values: np.ndarray, function: Callable[[np.ndarray, slice], np.ndarray]
 ) -> np.ndarray:
-    """A function of rows (B, H, l, S) of a matrix, some queries at a time to spare memory.
+    """A function of rows (B, H, l, ..., S) of a matrix, some queries at a time to spare memory.
 
-    The function returns (B, H, l, D); so does this, as (B, L, H, D).
+    The function returns (B, H, l, ..., D); so does this, of all queries.
     """
-    B, H, L, S = matrix.shape
-    step = max(1, ELEMENTS_AT_ONCE // max(1, B * H * S * values.shape[-1]))
+    L = matrix.shape[2]
+    step = max(1, ELEMENTS_AT_ONCE // max(1, values.size))
     spans = [slice(start, start + step) for start in range(0, L, step)]
-    parts = [function(matrix[:, :, span], span) for span in spans]
-    whole: np.ndarray = np.concatenate(parts, axis=2).transpose(0, 2, 1, 3)
-    return whole
+    return np.concatenate([function(matrix[:, :, span], span) for span in spans], axis=2)

@@ -16,6 +16,7 @@ from fullattention.conformance.bound import Expected, attention_bound
 from fullattention.conformance.case import Answer, Case, Refused, answer, as_mask, inputs
 from fullattention.conformance.subject import Subject
 from fullattention.layer import resolve_scale
+from fullattention.machine.threads import one_blas_thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +133,7 @@ def _needs(call: Call) -> Iterator[str]:
             yield need
 
 
+@one_blas_thread()
 def expected_of(subject: Subject, call: Call) -> Expected:
     """The oracle's results for a call without dropout, and the candidate's bounds on them."""
     return attention_bound(

@@ -35,6 +35,7 @@ from fullattention.conformance.gradient_bound import (
 )
 from fullattention.conformance.oracle import exact_attention
 from fullattention.conformance.subject import Subject
+from fullattention.machine.threads import one_blas_thread
 
 DROPOUT = 0.75
 """p and 1 - p differ, and 1 / (1 - p) is exact."""
@@ -208,6 +209,7 @@ def _taken(subject: Subject, gradients: Iterable[Array]) -> Gradients:
     return Gradients(*(subject.arrays.take(array).astype(np.float64) for array in gradients))
 
 
+@one_blas_thread()
 def _judge(
     subject: Subject,
     case: Case,

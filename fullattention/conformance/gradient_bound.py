@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fullattention.backends.precision import Precision
-from fullattention.conformance.bound import ORACLE, bounds, gamma
+from fullattention.conformance.bound import ORACLE, gamma, weights_bound
 from fullattention.conformance.oracle import Exact
 
 SAFETY = 1.01
@@ -109,7 +109,7 @@ def _bound(
     store = max(p.u_scores, p.u_weights)  # half types round what lies between the products
     underflow = 2 * p.eta_out if store else 0.0
     # The backward pass of an online softmax rebuilds the weights from the log-sum-exp.
-    weight_error = bounds(exact, replace(p, recompute=p.recompute or p.tile > 0))[1]
+    weight_error = weights_bound(exact, replace(p, recompute=p.recompute or p.tile > 0))
     weights = exact.weights + weight_error
     # The gradient of the weights, and the largest it can be.
     reach = keep * (

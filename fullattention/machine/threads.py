@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 _told: int | None = None
 
@@ -30,6 +34,30 @@ def set_threads(count: int) -> None:
         numba.set_num_threads(min(count, numba.config.NUMBA_NUM_THREADS))
     if "jax" in sys.modules:
         os.environ["NPROC"] = str(count)
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let NumPy's products use one thread meanwhile, so that none of them spins afterwards.
+
+    Where threadpoolctl is not installed, the threads stay as they are.
+    """
+    controller = _blas()
+    if controller is None:
+        yield
+        return
+    with controller.limit(limits=1):
+        yield
+
+
+@functools.cache
+def _blas() -> Any:
+    """What limits the libraries of linear algebra that are loaded by now, as NumPy's are."""
+    try:
+        import threadpoolctl
+    except ModuleNotFoundError:
+        return None
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
 def threads_told() -> int | None:

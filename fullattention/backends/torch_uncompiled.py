@@ -1,0 +1,18 @@
+"""What torch.compile leaves as it is.
+
+To import this imports torch's compiler, which takes as long as torch itself: only what is compiled
+does so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def uncompiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The result of a function, of which no part is compiled."""
+    return function(*arguments, **options)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from tests.mutation.operators import OPERATORS, UNREAD
 
-SILENT = ("errstate", "require_cpu", "require_device", "check_device")
-"""Calls that change no result: warnings, and devices, of which the suite has one."""
+SILENT = ("errstate", "require_cpu", "require_device", "check_device", "_score_copies")
+"""Functions that change no result: warnings, devices, of which the suite has one, and estimates of
+memory."""
 
 ENOUGH = 12
 """Characters of code by which a reader knows the place."""

@@ -10,9 +10,12 @@ import pytest
 
 from fullattention.backends.precision import DTYPES, standard
 from fullattention.conformance import check
+from fullattention.conformance.catalogue import selected
 from fullattention.conformance.gradient_bound import exact_gradients, gradient_bound
 from fullattention.conformance.oracle import exact_attention
+from fullattention.conformance.subject import from_backend
 from fullattention.layer import FullAttention
+from tests.zoo.judging import first_failed
 
 RNG = np.random.default_rng(3)
 Q, K, V = (RNG.standard_normal(shape) for shape in ((2, 4, 2, 5), (2, 6, 2, 5), (2, 6, 2, 3)))
@@ -75,8 +78,8 @@ def test_a_wrong_backward_pass_is_convicted(fault: str) -> None:
     pytest.importorskip("torch")
     from tests.faulty_backward import backend_with
 
-    wrong = check(backend_with(fault), dtypes=("float32",), only="G")
-    assert any(result.status == "failed" for result in wrong.results)
+    checks = selected(("float32",), "full", only="G")
+    assert first_failed(from_backend(backend_with(fault)), checks)
 
 
 def test_a_right_pair_of_passes_is_conformant_through_autograd() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fullattention.backends.torch_leak import leaks
 from fullattention.conformance.catalogue import LEVELS, catalogue
 from fullattention.conformance.check import Check
@@ -20,8 +22,13 @@ def checks_of(requirements: tuple[str, ...], dtypes: tuple[str, ...]) -> list[Ch
 
 
 def first_failure(subject: Subject, requirements: tuple[str, ...]) -> Result | None:
+    """What is found of a subject where it breaks one of these requirements."""
+    return first_failed(subject, checks_of(requirements, subject.dtypes))
+
+
+def first_failed(subject: Subject, checks: Iterable[Check]) -> Result | None:
     """One failed check is enough to be nonconformant."""
-    for one in checks_of(requirements, subject.dtypes):
+    for one in checks:
         result = run_check(subject, one)
         if result.status == "failed":
             return result

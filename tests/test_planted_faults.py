@@ -99,6 +99,7 @@ def test_standard_finds_the_fault_and_names_the_rule(specimen: Specimen) -> None
 
 
 @pytest.mark.proof
+@pytest.mark.usefixtures("one_thread")
 def test_quick_misses_only_what_is_listed() -> None:
     left = {specimen.name: load_subject(specimen.candidate) for specimen in FAULTY}
     for one in catalogue(DTYPES, "quick"):

@@ -224,7 +224,8 @@ class _Interval:
     def highest(self) -> np.ndarray:
         """The largest weight: as `high`, or the largest numerator over the smallest sum."""
         share = np.where(self._known, self.upper / self.lower_sum, self.high)
-        return np.minimum(self.high, share)
+        highest: np.ndarray = np.minimum(self.high, share)
+        return highest
 
 
 def _softmax_interval(exact: Exact, scores: _Scores, exponent: np.ndarray) -> _Interval:
@@ -257,8 +258,10 @@ def _sum_of_others(x: np.ndarray) -> np.ndarray:
     """
     largest = np.arange(x.shape[-1]) == x.argmax(-1, keepdims=True)
     rest = np.where(largest, 0.0, x).sum(-1, keepdims=True)
-    others = np.maximum(rest + x.max(-1, keepdims=True) - x, 0.0)
-    return np.where(largest, rest, others)
+    others: np.ndarray = np.where(
+        largest, rest, np.maximum(rest + x.max(-1, keepdims=True) - x, 0.0)
+    )
+    return others
 
 
 def _weights_bound(
@@ -318,7 +321,8 @@ def _out_bound(
 def _largest_visible(visible: np.ndarray, values: np.ndarray) -> np.ndarray:
     """The max over visible s of |v_s|: (B, L, H, D), or L = 1 where all queries see all keys."""
     if visible.all():
-        return values.max(2, keepdims=True).transpose(0, 2, 1, 3)
+        everywhere: np.ndarray = values.max(2, keepdims=True).transpose(0, 2, 1, 3)
+        return everywhere
     return _by_rows(
         visible,
         values,

@@ -59,10 +59,10 @@ _NOTHING = torch.empty(0)
 
 _NAMES = {getattr(torch, name): name for name in DTYPES}
 
-LARGE = 2**22
-"""Bytes from which NumPy asks the operating system for large pages, and torch does not. A tensor
-that is new to the process costs a fault for each of its pages: in ones of 4 KiB they can take as
-long as the kernel."""
+LARGE = 2**25
+"""Bytes from which glibc takes memory from the operating system for each tensor anew, and gives it
+back: each of its pages costs a fault, and in pages of 4 KiB they can take as long as the kernel. NumPy
+asks for large pages, torch does not. Smaller tensors mostly lie where freed ones lay."""
 
 
 def _empty(shape: Shape, like: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,8 @@ INSTALLED: dict[str, set[str]] = {}
 def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) -> None:
     """Install the project with these extras and dependency groups, at the tested versions.
 
-    What a session has installed already is not asked for again: to build the project takes longer.
+    Sessions that run as parts of another, as those of `ci`, share its environment: what is in there
+    is not asked for again, which would build the project once more.
     """
     installed = INSTALLED.setdefault(session.name, set())
     if installed.issuperset((*extras, *groups)):

@@ -206,8 +206,8 @@ class Backend:
     compiles: bool = False
     """Whether a call may stop to compile for seconds, each time that it is of a new kind."""
     score_copies: ScoreCopies | None = None
-    """By which calls that would not fit into memory are foreseen; None: it holds `SCORE_COPIES`, or
-    none where its precision tells of an online softmax and no weights are returned."""
+    """Foresees which calls do not fit into memory; None: it holds `SCORE_COPIES`, or none where its
+    precision tells of an online softmax and no weights are returned."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Missing capability (or dtype) -> why."""
     deviates: Mapping[str, str] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def attend(
 
 
 def _score_copies(sizes: Sizes, uses: Collection[str]) -> float:
-    """One, in which every step is done, where the last one leaves no other."""
+    """One, in which every step is done, unless weights are returned or dropped."""
     return 1.0 if {"weights", "dropout"}.isdisjoint(uses) else SCORE_COPIES
 
 

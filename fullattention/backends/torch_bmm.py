@@ -62,18 +62,18 @@ def _is_recorded(
 
 
 def _blocks(B: int, scores: int) -> Iterator[slice]:
-    """Batch entries that are computed together, where each has so many scores."""
+    """The batch entries of each block, where each entry has so many scores."""
     step = _entries(scores)
     return (slice(start, start + step) for start in range(0, B, step))
 
 
 def _entries(scores: int) -> int:
-    """How many of them a block has."""
+    """How many entries with so many scores are computed together."""
     return max(1, BLOCK_SCORES // scores)
 
 
 def _score_copies(sizes: Sizes, uses: Collection[str]) -> float:
-    """Those of a block, where nothing but V is wanted."""
+    """Those of one block, where nothing but V is wanted."""
     B, L, S, H, _, _ = sizes
     is_whole = not {"weights", "dropout", "gradient"}.isdisjoint(uses)
     return SCORE_COPIES if is_whole else SCORE_COPIES * min(1.0, _entries(L * S * H) / B)

@@ -1,7 +1,7 @@
-"""What torch.compile leaves as it is.
+"""Functions that torch.compile leaves as they are.
 
-To import this imports torch's compiler, which takes as long as torch itself: only what is compiled
-does so.
+Importing this loads torch's compiler, which takes as long as torch itself: it is imported where
+something is being compiled.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ import torch
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def uncompiled(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """The result of a function, of which no part is compiled."""
+    """The result of a function of which no part is compiled."""
     return function(*arguments, **options)

@@ -66,7 +66,7 @@ def require_memory(subject: Subject, workload: Workload, free: int) -> None:
 
 
 def memory_needed(subject: Subject, workload: Workload) -> int:
-    """Bytes of the host's memory that a call takes, if not less."""
+    """Bytes of the host's memory that a call takes at most, by estimate."""
     B, L, S, H, E, D = workload.shape
     tensors = B * H * (L * E + S * E + S * D + L * D) * numpy_dtype(workload.dtype).itemsize
     passes = TRAINING_COPIES if workload.mode == "training" else 1

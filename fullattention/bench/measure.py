@@ -31,10 +31,10 @@ class Effort:
     """Seconds of calls in each process before its turns."""
     longest_call: float = 1.0
     """Seconds; a backend of which one call takes longer, and longer than the baseline's, is left
-    out, unless..."""
+    out."""
     longest_asked: float = 10.0
-    """... it was asked for by name, or is the baseline, without which there are no ratios: these
-    may take so long."""
+    """Likewise for a backend that was asked for by name, and for the baseline, without which there
+    are no ratios."""
     processes: int = 2
     """Processes of each backend, at least."""
     differences: int = 6
@@ -119,7 +119,7 @@ def measure(
 
 
 def _ready(entries: Sequence[Entry], effort: Effort) -> list[Entry]:
-    """Those that are prepared and take part; the baseline comes first, as it tells a limit."""
+    """Prepare all; those that take part. The baseline comes first: others may take as long."""
     ready: list[Entry] = []
     limit = effort.longest_call
     for entry in sorted(entries, key=lambda entry: entry.name != BASELINE):

@@ -117,7 +117,7 @@ class BenchSession:
                 return Measured(missing, (), {}, {})
             pool.write(SEED)
             measured = self._contest(pool, candidates)
-            if self._can_be_so_fast(measured, workload):
+            if self._ceilings_were_too_low(measured, workload):
                 measured = self._contest(pool, candidates)
         names = map(self.name, self.options.backends)
         timings = {**missing, **measured.timings}
@@ -133,10 +133,10 @@ class BenchSession:
             salvage=functools.partial(self._write, TIMINGS),
         )
 
-    def _can_be_so_fast(self, measured: Measured, workload: Workload) -> bool:
-        """Whether a time is void that the machine can reach: others may have held it back before.
+    def _ceilings_were_too_low(self, measured: Measured, workload: Workload) -> bool:
+        """Measure the ceilings again if a time is void; whether they allow such a time now.
 
-        So its ceilings are measured once more.
+        Others may have held the machine back when they were first measured.
         """
         void = [one.minimum for one in measured.timings.values() if one.reason == TOO_FAST]
         if not void or self.rates is None:

@@ -52,7 +52,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @functools.cache
 def _blas() -> Any:
-    """What limits the libraries of linear algebra that are loaded by now, as NumPy's are."""
+    """What limits the BLAS libraries that are loaded at its first call, as NumPy's is by then."""
     try:
         import threadpoolctl
     except ModuleNotFoundError:

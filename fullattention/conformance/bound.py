@@ -59,7 +59,7 @@ def attention_bound(
 ) -> Expected:
     """The oracle's result, and the largest error an implementation with `precision` can make.
 
-    Shapes as in `oracle.exact_attention`; memory is a dozen float64 arrays (B, H, L, S).
+    Shapes as in `oracle.exact_attention`; memory is two dozen float64 arrays (B, H, L, S).
     """
     exact = exact_attention(q, k, v, hidden=hidden, scale=scale, masked_rows=masked_rows)
     return expected_within(exact, precision)
@@ -72,13 +72,10 @@ def expected_within(exact: Exact, precision: Precision, *, probabilistic: float 
     """
     with np.errstate(all="ignore"):
         scores = _scores_of(exact)
-        softmaxes = (
-            _softmax(exact, scores, precision, probabilistic),
-            _softmax(exact, scores, ORACLE),
-        )
-        own, oracle = _out_bounds(exact, scores, softmaxes)
-        weights_bound = softmaxes[0].bound + softmaxes[1].bound
-    return Expected(exact.out, exact.weights, own + oracle, weights_bound)
+        own = _softmax(exact, scores, precision, probabilistic)
+        oracle = _softmax(exact, scores, ORACLE)
+        own_out, oracle_out = _out_bounds(exact, scores, (own, oracle))
+        return Expected(exact.out, exact.weights, own_out + oracle_out, own.bound + oracle.bound)
 
 
 def error_over_bound(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -224,6 +226,39 @@ def test_every_regime_differentiates_at_its_edges(
 def test_every_regime_is_conformant(regime: str) -> None:
     verdict = check(numba_cpu.for_torch("cpu"), dtypes=("float32", "bfloat16"))
     assert verdict.conformant, [one for one in verdict.results if one.status == "failed"]
+
+
+NARROW = """
+from fullattention.backends.numba_cpu_kernels import vector
+vector.WIDTH = 16  # before anything is compiled for it
+from typing import get_args
+import torch
+from fullattention import load
+from fullattention.backends import numba_cpu
+
+def results(name, q, k, v):
+    out, _ = load(name).attend(
+        q, k, v, hidden=None, causal=False, scale=0.5, dropout=0.0, weights=False
+    )
+    return out, *torch.autograd.grad(out.sin().sum(), (q, k, v))
+
+torch.manual_seed(1)
+for regime in get_args(numba_cpu.Regime):
+    numba_cpu._regime = lambda *_: regime
+    numba_cpu.plan.cache_clear()
+    for keys in range(4, 8):
+        shapes = [(2, n, 2, 6) for n in (5, keys, keys)]
+        qkv = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+        for got, want in zip(results("numba-cpu-torch", *qkv), results("torch-einsum", *qkv)):
+            assert torch.allclose(got, want, rtol=1e-9, atol=1e-9), (regime, keys)
+"""
+
+
+@pytest.mark.proof
+def test_every_regime_is_right_where_a_register_holds_two_numbers(tmp_path: Path) -> None:
+    """As it does in float64 without AVX2, and on ARM."""
+    apart = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", NARROW], env=apart, check=True)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,12 @@ def read_inputs(p, q, k, v, features, columns, b, first, heads, call):
 
 
 @for_both
+def row_of(S, lanes):
+    """Numbers of a row of scores: whole vectors, and whole fours of keys, which `dots` writes."""
+    return up(up(S, 4), lanes)
+
+
+@for_both
 def forward_layout(L, S, E, D, lanes, chunk):
     """Where the parts of `forward`'s scratch begin, behind the queries; last, where it ends."""
     queries, keys = up(L, 4), up(S, 4)
@@ -66,7 +72,7 @@ def forward_layout(L, S, E, D, lanes, chunk):
     v = k + chunk * keys * features
     out = v + chunk * keys * columns
     scores = out + chunk * queries * columns
-    return k, v, out, scores, scores + queries * up(S, lanes)
+    return k, v, out, scores, scores + queries * row_of(S, lanes)
 
 
 @inlined
@@ -76,7 +82,7 @@ def forward(call, factors, p, start, stop):
     one = np.int64(1)  # a plain 1 is a type of its own
     whole = splat(p, 1.0)
     H, L, S, E, D, kind, size = call.H, call.L, call.S, call.E, call.D, call.kind, call.size
-    queries, keys, row = up(L, 4), up(S, 4), up(S, lanes)
+    queries, keys, row = up(L, 4), up(S, 4), row_of(S, lanes)
     features, columns = up(E, 2 * lanes), up(D, 2 * lanes)
     q = np.int64(0)
     k, v, out, scores, _ = forward_layout(L, S, E, D, lanes, call.chunk)
@@ -104,7 +110,7 @@ def forward(call, factors, p, start, stop):
 @for_both
 def backward_layout(L, S, E, D, lanes, chunk):
     """Likewise for `backward`."""
-    queries, keys, rows = up(L, 4), up(S, 4), up(L, 4) * up(S, lanes)
+    queries, keys, row = up(L, 4), up(S, 4), row_of(S, lanes)
     features, columns = up(E, 2 * lanes), up(D, 2 * lanes)
     k = chunk * queries * features
     v = k + chunk * keys * features
@@ -113,10 +119,10 @@ def backward_layout(L, S, E, D, lanes, chunk):
     d_k = d_q + chunk * queries * features
     d_v = d_k + chunk * keys * features
     weights = d_v + chunk * keys * columns
-    kept = weights + rows
-    d_scores = kept + rows
-    spare = d_scores + rows
-    return k, v, g, d_q, d_k, d_v, weights, kept, d_scores, spare, spare + up(S, lanes)
+    kept = weights + queries * row
+    d_scores = kept + queries * row
+    spare = d_scores + queries * row
+    return k, v, g, d_q, d_k, d_v, weights, kept, d_scores, spare, spare + row
 
 
 @inlined
@@ -126,7 +132,7 @@ def backward(call, factors, p, start, stop):
     one = np.int64(1)  # a plain 1 is a type of its own
     whole, scale = splat(p, 1.0), splat(p, factors.scale)
     H, L, S, E, D, kind, size = call.H, call.L, call.S, call.E, call.D, call.kind, call.size
-    queries, keys, row = up(L, 4), up(S, 4), up(S, lanes)
+    queries, keys, row = up(L, 4), up(S, 4), row_of(S, lanes)
     features, columns = up(E, 2 * lanes), up(D, 2 * lanes)
     q = np.int64(0)
     k, v, g, d_q, d_k, d_v, weights, kept, d_scores, spare, _ = backward_layout(

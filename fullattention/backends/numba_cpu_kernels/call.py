@@ -65,7 +65,7 @@ class Factors(NamedTuple):
     binary: float
     """|scale| * log2(e), up to a power of two: turns differences of scores into exponents of 2."""
     sign: float
-    """Sign of the scale times that power of two; queries are multiplied by it."""
+    """Sign of the scale times that power of two; it multiplies queries or scores."""
     scale: float
     keep: float
     """What kept weights are multiplied by: 1 / (1 - p)."""

@@ -32,7 +32,7 @@ NATIVE, FLOAT16, BFLOAT16 = 0, 1, 2
 """How numbers are stored: as they are computed with, or in one of the half types."""
 
 AHEAD = 4096
-"""Bytes: how far ahead of reading along memory numbers are fetched into the cache."""
+"""Bytes; vectors that lie so far beyond the one that is read are fetched into the cache."""
 
 _NAMES = ("native", "float16", "bfloat16")
 

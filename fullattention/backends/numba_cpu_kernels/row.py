@@ -137,8 +137,8 @@ def weigh(p, at, count, end, row, pair, query, call, factors):
 def differentiate_row(p, at, change, used, spare, count, end, row, pair, query, call, factors):
     """Turn a row of scores and the gradients by its dropped weights into three rows.
 
-    Gradients by the scores at `change`, dropped weights at `used`, weights at `at`; the rest is as
-    for `weigh`.
+    Gradients by the scores at `change`, dropped weights at `used`, weights at `at`; `spare` has
+    room for one more row, and the rest is as for `weigh`.
     """
     mask = hidden_row(call, pair, query)
     share = unnormalised(p, at, count, end, mask, query, call, factors)

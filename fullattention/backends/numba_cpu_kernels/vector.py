@@ -1,8 +1,8 @@
 """Vectors of a CPU's registers as values that Numba knows: one number in each lane.
 
 Numba leaves vectorising to LLVM, which gives up on most loops that hold a running sum in an array.
-Here a vector is a type of its own, so that a kernel says what stays in registers. Lanes never
-meet: what a kernel does to a vector, it does to each lane alone.
+Here a vector is a type of its own, so that a kernel says what stays in registers. What a kernel
+does to a vector, it does to each lane alone: lanes meet in `total`, `largest` and `store_totals`.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ session._rates = lambda device, threads: None
 def test_benchmarks_keep_their_records(tmp_path: Path) -> None:
     (tmp_path / "brief.py").write_text(BRIEF)
     options = ("--backend", "numpy-matmul", "--shape", "2,3,3,1,2,2", "--out", "records")
-    options += ("-p", "brief")
-    done = run_pytest(*options, folder=tmp_path, package="fullattention.bench")
+    done = run_pytest("-p", "brief", *options, folder=tmp_path, package="fullattention.bench")
     assert done.returncode == 0, done.stdout
     # On a busy machine the figure may be void; it is kept all the same.
     (timing,) = read(tmp_path / "records" / TIMINGS, Timing)

@@ -61,8 +61,8 @@ _NAMES = {getattr(torch, name): name for name in DTYPES}
 
 LARGE = 2**25
 """Bytes from which glibc takes memory from the operating system for each tensor anew, and gives it
-back: each of its pages costs a fault, and in pages of 4 KiB they can take as long as the kernel. NumPy
-asks for large pages, torch does not. Smaller tensors mostly lie where freed ones lay."""
+back: each of its pages costs a fault, and in pages of 4 KiB they can take as long as the kernel.
+NumPy asks for large pages, torch does not. Smaller tensors mostly lie where freed ones lay."""
 
 
 def _empty(shape: Shape, like: torch.Tensor) -> torch.Tensor:

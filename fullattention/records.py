@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -403,6 +404,23 @@ POSITIVE: Mapping[type[Timing] | type[Comparison], tuple[str, ...]] = {
     Comparison: ("ratio", "low", "high"),
 }
 """Fields that are above 0 where they are known."""
+
+
+def require_folder(name: str, folder: Path) -> None:
+    """Make a folder for records, and see whether they can be kept in it.
+
+    Args:
+        name: of the argument that it was given as.
+        folder: which may exist.
+
+    Raises:
+        ValueError: they cannot; the message names the argument.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"{name} is {folder}: no record can be kept there: {error}") from error
 
 
 def write(path: Path, records: Iterable[Verdict | Timing | Comparison | Ceilings]) -> None:

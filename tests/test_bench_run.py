@@ -307,6 +307,17 @@ def test_another_runs_folder_is_refused_and_left_alone(
     assert (out / TIMINGS).read_text() == "precious"
 
 
+def test_a_folder_that_cannot_be_made_is_named(
+    candidates: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = candidates.parent / "out"
+    out.write_text("a file")
+    status, _, _ = bench(candidates, "right")
+    assert status == 2
+    assert f"out is {out}: no record can be kept there" in capsys.readouterr().err
+    assert out.read_text() == "a file"
+
+
 # Sessions
 
 
@@ -503,6 +514,47 @@ def test_a_contest_takes_the_seconds_that_were_asked_for(
     full: bool, session: Callable[..., BenchSession]
 ) -> None:
     assert session("right", full=full, seconds=2.5, modes=["forward"]).effort.contest == 2.5
+
+
+def test_a_session_that_cannot_write_leaves_no_process(
+    session: Callable[..., BenchSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Worker] = []
+    start = BenchSession._start  # noqa: SLF001 - what it starts is shown nowhere else
+
+    def noted(self: BenchSession, spec: str, count: int) -> list[Worker]:
+        workers = start(self, spec, count)
+        started.extend(workers)
+        return workers
+
+    monkeypatch.setattr(BenchSession, "_start", noted)
+    rates = Rates(copy={"16384": 1e9}, matmul=2e9, exp=3e9)
+    monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: rates)
+    (tmp_path / "out" / CEILINGS).mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        session("right", out=tmp_path / "out")
+    assert started
+    assert not any(worker.process.alive for worker in started)
+
+
+def test_an_interruption_while_processes_are_ended_leaves_none(
+    session: Callable[..., BenchSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, stop = session("right"), Worker.stop
+    (workers,) = made.workers.values()
+    ended: list[Worker] = []
+
+    def interrupted(worker: Worker) -> None:
+        stop(worker)
+        ended.append(worker)
+        if len(ended) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Worker, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made.close()
+    assert len(workers) > 1
+    assert not any(worker.process.alive for worker in workers)
 
 
 def test_few_that_can_be_loaded_have_more_processes_each(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
@@ -36,6 +37,7 @@ from fullattention.records import (
     Environment,
     Timing,
     Verdict,
+    require_folder,
     write,
 )
 
@@ -55,7 +57,8 @@ class BenchSession:
     Raises:
         LookupError: there is no backend of a name that was given.
         TypeError: something else goes by such a name.
-        ValueError: two candidates have one name, or the folder holds another run's timings.
+        ValueError: two candidates have one name, or the folder cannot be written or holds another
+            run's timings.
     """
 
     def __init__(self, options: Options, out: Path | None = None) -> None:
@@ -73,19 +76,24 @@ class BenchSession:
             self.rates = _rates(options.device, options.threads)
             if out is not None:
                 _claim(out)
+            if self.rates is not None:
+                self._write(CEILINGS, [ceilings(self.rates, options.device, self.environment)])
         except BaseException:
             self.close()
             raise
         self.losses = dict.fromkeys(options.backends, 0)
         self.verdicts: dict[tuple[str, str], Verdict] = {}
         self.measured: dict[Workload, Measured] = {}
-        if self.rates is not None:
-            self._write(CEILINGS, [ceilings(self.rates, options.device, self.environment)])
 
     def close(self) -> None:
-        """End all workers."""
-        for workers in self.workers.values():
-            _stop(workers)
+        """End all workers, those too that are left where Ctrl-C comes meanwhile.
+
+        They ignore what would end them, so that this process would wait for them without end.
+        """
+        with contextlib.ExitStack() as stack:
+            for workers in self.workers.values():
+                for worker in workers:
+                    stack.callback(worker.stop)
 
     def measure(self, workload: Workload) -> Measured:
         """What the contest of all candidates on a workload gives; it is held only once.
@@ -343,8 +351,8 @@ def _claim(folder: Path) -> None:
     """Make a folder ready for records.
 
     Raises:
-        ValueError: it holds another run's.
+        ValueError: none can be kept there, or it holds another run's.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    require_folder("out", folder)
     if (folder / TIMINGS).exists():
         raise ValueError(f"out is {folder}: it holds the timings of another run")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -12,7 +11,15 @@ from filelock import FileLock
 from platformdirs import user_data_path
 
 from fullattention.choosing.hardware_key import hardware_key
-from fullattention.records import COMPARISONS, TIMINGS, Comparison, Timing, as_json, each
+from fullattention.records import (
+    COMPARISONS,
+    TIMINGS,
+    Comparison,
+    Timing,
+    as_json,
+    each,
+    require_folder,
+)
 
 FILES: dict[type[Timing] | type[Comparison], str] = {
     Timing: TIMINGS,
@@ -57,15 +64,9 @@ class Store:
         """Make the folder, and see whether records can be kept in it.
 
         Raises:
-            OSError: they cannot; the message names the folder.
+            ValueError: they cannot; the message names the folder.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=self.folder).close()
-        except OSError as error:
-            raise OSError(
-                f"store is {self.folder}: no record can be kept there: {error}"
-            ) from error
+        require_folder("store", self.folder)
 
     def hardware(self) -> list[str]:
         """The hardware that anything is kept for."""

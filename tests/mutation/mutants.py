@@ -12,7 +12,7 @@ from tests.mutation.operators import OPERATORS, UNREAD
 
 SILENT = ("errstate", "require_cpu", "require_device", "check_device", "_score_copies")
 """Functions that change no result: warnings, devices, of which the suite has one, and estimates of
-memory."""
+memory, which tests/test_bench_limits.py compares with what is taken."""
 
 ENOUGH = 12
 """Characters of code by which a reader knows the place."""

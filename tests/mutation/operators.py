@@ -17,8 +17,8 @@ T = TypeVar("T")
 Operator = Callable[[ast.AST], Iterator[ast.AST]]
 """Gives what may stand in a node's place; the node itself stays as it is."""
 
-UNREAD = ("name", "version", "library", "copy")
-"""Keyword arguments that are only printed, or spare only time."""
+UNREAD = ("name", "version", "library", "copy", "score_copies")
+"""Keyword arguments that are only printed, or spare only time or memory."""
 
 COMPARISONS: Mapping[type[ast.cmpop], Sequence[type[ast.cmpop]]] = {
     ast.Lt: (ast.LtE, ast.GtE),

@@ -39,15 +39,18 @@ lingering = backend(
 )
 """
 
-BEFORE_TURNS = 6
-"""Calls of a process before its first turn, at most: one, a tenth of a second of them, and one."""
+BEFORE_TURNS = 3
+"""Calls of a process before its first turn, at most: the first, one to warm up, one for a peak."""
+
+IN_TURNS = 4
+"""Calls of a process in two turns: there are four at least."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "status", "patience", "incomplete"),
     [
-        (signal.SIGTERM, 143, BEFORE_TURNS + 6, [False, True]),
+        (signal.SIGTERM, 143, BEFORE_TURNS + IN_TURNS, [False, True]),
         (signal.SIGINT, 130, 0, [False]),
     ],
     ids=["SIGTERM in a contest", "Ctrl-C before a contest"],

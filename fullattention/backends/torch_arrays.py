@@ -9,6 +9,7 @@ import torch
 
 from fullattention.backends.errors import UnavailableError
 from fullattention.backends.interface import Array, Arrays, Shape
+from fullattention.backends.numpy_arrays import aligned_copy
 from fullattention.backends.torch_followers import follower
 
 
@@ -33,7 +34,7 @@ def seed(value: int) -> None:
 
 
 def _put(array: np.ndarray, device: str) -> torch.Tensor:
-    return _wrap(np.array(array, order="C")).to(device)
+    return _wrap(aligned_copy(array)).to(device)
 
 
 def _wrap(array: np.ndarray) -> torch.Tensor:

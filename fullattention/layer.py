@@ -108,8 +108,9 @@ class Policy:
         arrays = backend.arrays
         B, L, S, H, E, D = sizes
         if 0 in (B, L, H, S):
-            weights = arrays.zeros((B, H, L, S), queries) if self.output_attention else None
-            return arrays.zeros((B, L, H, D), values), weights
+            out = arrays.zeros((B, L, H, D), values, queries, keys)
+            a = arrays.zeros((B, H, L, S), queries, keys) if self.output_attention else None
+            return out, a
         if E == 0:  # every score is 0, as with one feature that is 0
             queries, keys = (arrays.zeros((*x.shape[:3], 1), x) for x in (queries, keys))
         if D == 0:  # the weights may still be wanted

@@ -121,7 +121,7 @@ def contiguous(array: DeviceArray) -> DeviceArray:
     return DeviceArray(np.ascontiguousarray(array.host))
 
 
-def _zeros(shape: Shape, like: DeviceArray) -> DeviceArray:
+def _zeros(shape: Shape, like: DeviceArray, *others: DeviceArray) -> DeviceArray:
     return DeviceArray(np.zeros(shape, like.dtype))
 
 

@@ -21,7 +21,7 @@ from fullattention import (
     load,
     names,
 )
-from fullattention.backends.interface import MaskedRows
+from fullattention.backends.interface import MaskedRows, Sizes
 from tests.available import each, found
 from tests.zoo.attending import Call, Result, right
 from tests.zoo.specimen import backend
@@ -438,13 +438,8 @@ def test_an_unknown_or_unavailable_backend_is_not_replaced_by_another() -> None:
 # Torch: gradients go through.
 
 
-def tensors(E: int = E, S: int = S) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    q, k, v = (torch.from_numpy(x).requires_grad_() for x in qkv(E=E, S=S, dtype="float64"))
-    return q, k, v
-
-
 def gradients(name: str, mask: torch.Tensor, rows: MaskedRows) -> list[torch.Tensor]:
-    q, k, v = tensors()
+    q, k, v = (torch.from_numpy(x).requires_grad_() for x in qkv(dtype="float64"))
     out, _ = FullAttention(backend=name, masked_rows=rows).eval()(q, k, v, mask)
     return list(torch.autograd.grad(out.square().sum(), (q, k, v)))
 
@@ -463,15 +458,28 @@ def test_gradients_match_those_of_the_einsum_path(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", each(TORCH))
-@pytest.mark.parametrize("empty", ["keys", "features"])
-def test_gradients_of_an_empty_axis_are_zeros_of_the_right_shape(name: str, empty: str) -> None:
-    if "float64" in load(name).lacks:
+@pytest.mark.parametrize("empty", "BLSHED")
+def test_gradients_of_an_empty_axis_are_those_of_the_einsum_path(name: str, empty: str) -> None:
+    backend = load(name)
+    if "float64" in backend.lacks:
         pytest.skip(f"{name} lacks float64")
-    q, k, v = tensors(S=0) if empty == "keys" else tensors(E=0)
-    out, _ = FullAttention(mask_flag=False, scale=1.0, backend=name).eval()(q, k, v, None)
-    (dv,) = torch.autograd.grad(out.sum(), v)
-    assert dv.shape == v.shape
-    assert dv.sum() == pytest.approx(0 if empty == "keys" else out.numel())
+    b, rows, keys, h, e, d = Sizes(B, L, S, H, E, D)._replace(**{empty: 0})
+    shapes = ((b, rows, h, e), (b, keys, h, e), (b, keys, h, d))
+    q, k, v = (torch.from_numpy(draw(*x, dtype="float64")).requires_grad_() for x in shapes)
+    weighty = "weights" not in backend.lacks
+    layer = FullAttention(False, scale=1.0, output_attention=weighty, backend=backend).eval()
+    out, a = layer(q, k, v, None)
+    weights = torch.softmax(torch.einsum("blhe,bshe->bhls", q, k), -1)
+    assert_same_gradients(out, torch.einsum("bhls,bshd->blhd", weights, v), (q, k, v))
+    if a is not None:
+        assert_same_gradients(a, weights, (q, k))
+
+
+def assert_same_gradients(
+    got: torch.Tensor, want: torch.Tensor, inputs: tuple[torch.Tensor, ...]
+) -> None:
+    mine, theirs = (torch.autograd.grad(x.sum(), inputs, retain_graph=True) for x in (got, want))
+    torch.testing.assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("scale", [1e-46, 1e39])

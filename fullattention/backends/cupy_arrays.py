@@ -115,7 +115,7 @@ def _where(condition: Array, chosen: Array | float, other: cupy.ndarray) -> cupy
         return _choose(condition, cupy.asarray(chosen, other.dtype), other)
 
 
-def _zeros(shape: Shape, like: cupy.ndarray) -> cupy.ndarray:
+def _zeros(shape: Shape, like: cupy.ndarray, *others: cupy.ndarray) -> cupy.ndarray:
     with like.device:
         return cupy.zeros(shape, like.dtype)
 

@@ -58,7 +58,7 @@ def attend(
         raise UnsupportedError(NAME, "this call", reason)
     require_grid(NAME, B, H)
     if dropout == 1:  # which it refuses
-        return torch_arrays.ARRAYS.zeros((B, L, H, D), v), None
+        return torch_arrays.ARRAYS.zeros((B, L, H, D), v, q, k), None
     q, scale = by_positive_scale(q, scale)
     out = flash_attn_func(
         *(aligned(fit(tensor, width)) for tensor in (q, k, v)),

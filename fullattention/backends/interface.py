@@ -146,8 +146,9 @@ class Arrays:
     """Returns once all work queued on a device is done."""
     where: Callable[[Array, Array | float, Array], Array]
     """Elementwise choice; the result has the last argument's dtype."""
-    zeros: Callable[[Shape, Array], Array]
-    """Zeros with the dtype and device of the second argument."""
+    zeros: Callable[..., Array]
+    """Zeros of a shape, with the dtype and device of the array after it; their gradients by it and
+    by the arrays that follow are zeros too."""
     contiguous: Callable[[Array], Array]
     """The array itself, or a copy in C order."""
     any_true: Callable[[Array], bool]

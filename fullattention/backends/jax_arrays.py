@@ -85,7 +85,7 @@ def _where(condition: Array, chosen: Array | float, other: jax.Array) -> jax.Arr
         return jnp.where(condition, jnp.asarray(chosen, other.dtype), other)
 
 
-def _zeros(shape: Shape, like: jax.Array) -> jax.Array:
+def _zeros(shape: Shape, like: jax.Array, *others: jax.Array) -> jax.Array:
     with wide(like):
         place = None if isinstance(like, jax.core.Tracer) else like.sharding
         return jnp.zeros(shape, like.dtype, device=place)

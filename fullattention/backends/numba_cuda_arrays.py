@@ -99,7 +99,7 @@ def _where(condition: Array, chosen: Array | float, other: Array) -> Array:
     return _put(np.where(_take(condition), value, _take(other)), device_of(other))
 
 
-def _zeros(shape: Shape, like: Array) -> Array:
+def _zeros(shape: Shape, like: Array, *others: Array) -> Array:
     return _put(np.zeros(shape, like.dtype), device_of(like))
 
 

@@ -77,7 +77,7 @@ def _synchronize(device: str) -> None:
     """NumPy is done when it returns."""
 
 
-def _zeros(shape: Shape, like: np.ndarray) -> np.ndarray:
+def _zeros(shape: Shape, like: np.ndarray, *others: np.ndarray) -> np.ndarray:
     return np.zeros(shape, like.dtype)
 
 

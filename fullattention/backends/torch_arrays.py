@@ -67,9 +67,9 @@ def _where(condition: Array, chosen: Array | float, other: torch.Tensor) -> torc
     return torch.where(condition, chosen, other)
 
 
-def _zeros(shape: Shape, like: torch.Tensor) -> torch.Tensor:
-    # The empty sum keeps the result attached to the graph, with a gradient of zero.
-    return like.new_zeros(shape) + like.reshape(-1)[:0].sum()
+def _zeros(shape: Shape, like: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    # Empty sums keep the result attached to the graph, with a gradient of zero.
+    return sum((x.reshape(-1)[:0].sum() for x in (like, *others)), start=like.new_zeros(shape))
 
 
 def _device(tensor: torch.Tensor) -> str:

@@ -50,7 +50,7 @@ def attend(
     S, D = k.shape[1], v.shape[3]
     require_grid(NAME, B, H)
     if dropout == 1:  # which it refuses
-        return torch_arrays.ARRAYS.zeros((B, L, H, D), v), None
+        return torch_arrays.ARRAYS.zeros((B, L, H, D), v, q, k), None
     q, scale = by_positive_scale(q, scale)
     bias = LowerTriangularMask() if causal else None
     if hidden is not None:

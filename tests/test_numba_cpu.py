@@ -293,6 +293,26 @@ def test_a_value_that_is_no_number_reaches_the_rows_that_cannot_see_it(regime: s
     assert np.isfinite(out[~touched]).all()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("argument", ["queries", "keys", "values", "gradient"])
+def test_what_is_no_number_spoils_the_gradients_that_the_definition_has_it_spoil(
+    regime: str, argument: str, value: float
+) -> None:
+    """Hidden keys are skipped where they cannot tell, and 0 * NaN tells."""
+    for query in (0, 5, 20, 39):
+        given = (*inputs(2, 40, 40, 2, 4, 4), inputs(2, 40, 40, 2, 4, 4)[0])
+        given[("queries", "keys", "values", "gradient").index(argument)][0, query, 1, 0] = value
+        *qkv, g_out = map(torch.from_numpy, given)
+        patterns = []
+        for name in ("torch-einsum", "numba-cpu-torch"):
+            leaves = [x.clone().requires_grad_() for x in qkv]
+            out, _ = FullAttention(True, attention_dropout=0.0, backend=name)(*leaves, None)
+            patterns.append([x.isfinite() for x in torch.autograd.grad(out, leaves, g_out)])
+        for definition, found in zip(*patterns, strict=True):
+            assert torch.equal(definition, found)
+        assert not all(pattern.all() for pattern in patterns[0])
+
+
 def test_every_regime_drops_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = inputs(3, 21, 30, 2, 4, 5)
     results = []

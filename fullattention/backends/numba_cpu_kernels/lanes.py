@@ -374,12 +374,13 @@ def backward(call, factors, p, bits, tables, start, stop):
         gather(p, k, width, k_at, nothing, call.k_s, call.k_e, S, E, kind)
         gather(p, v, columns, v_at, nothing, call.v_s, call.v_d, S, D, kind)
         fill(p, d_k, q, 0.0)
-        skip = call.causal != 0 and all_finite(p, v, v + S * columns)
+        skip = call.causal != 0 and all_finite(p, k, v + S * columns)
         for first in range(0, L, chunk):
             rows = min(chunk, L - first)
             gather(p, q, width, q_at, first * call.q_l, call.q_l, call.q_e, rows, E, kind)
             place, step = first * H * D * size, H * D * size
             gather(p, g, columns, g_at, place, step, size, rows, D, kind)
+            skip = skip and all_finite(p, q, q + rows * width)
             skip = skip and all_finite(p, g, g + rows * columns)
             if rows % 2:  # the odd row's partner adds nothing to d_k and d_v
                 fill(p, q + rows * width, q + (rows + 1) * width, 0.0)

@@ -131,7 +131,7 @@ def backward(call, factors, p, table, start, stop):
         at = call.v + b * call.v_b + h * call.v_h
         pack(p, v, table, at, call.v_s, call.v_d, S, D, kind)
         fill(p, d_k, q, 0.0)
-        skip = call.causal != 0 and all_finite(p, v, v + row * D)
+        skip = call.causal != 0 and all_finite(p, k, v + row * D)
         for first in range(0, L, ROWS):
             rows = min(ROWS, L - first)
             padded = up(rows, 4)
@@ -139,6 +139,7 @@ def backward(call, factors, p, table, start, stop):
             read_rows(p, q, features, at, call.q_l, call.q_e, rows, E, kind)
             at = call.g_out + ((b * L + first) * H + h) * D * size
             read_rows(p, g, columns, at, H * D * size, size, rows, D, kind)
+            skip = skip and all_finite(p, q, q + rows * features)
             skip = skip and all_finite(p, g, g + rows * columns)
             count = min(S, first + rows) if skip else S
             end = up(count, 2 * lanes)

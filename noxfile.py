@@ -18,8 +18,8 @@ nox.options.sessions = ["lint", "types", "tests"]
 PYPROJECT = nox.project.load_toml("pyproject.toml")
 HYPOTHESIS = {"HYPOTHESIS_STORAGE_DIRECTORY": "results/cache/hypothesis"}
 
-INSTALLED: dict[str, set[str]] = {}
-"""Extras and groups that this run of nox has installed, by the session."""
+INSTALLED: dict[str, set[tuple[str, str]]] = {}
+"""Extras and groups that this run of nox has installed, by the session, each as kind and name."""
 
 
 def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) -> None:
@@ -29,9 +29,10 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
     is not asked for again, which would build the project once more.
     """
     installed = INSTALLED.setdefault(session.name, set())
-    if installed.issuperset((*extras, *groups)):
+    wanted = {*(("extra", name) for name in extras), *(("group", name) for name in groups)}
+    if installed >= wanted:
         return
-    installed.update(extras, groups)
+    installed |= wanted
     project = ["-e", f".[{','.join(extras)}]"] if extras else []
     requirements = nox.project.dependency_groups(PYPROJECT, *groups)
     session.install("-c", "constraints.txt", *project, *requirements)

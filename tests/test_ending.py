@@ -46,6 +46,69 @@ IN_TURNS = 4
 """Calls of a process in two turns: there are four at least."""
 
 
+def begun(command: list[str], scratch: Path, *path: object) -> subprocess.Popen[str]:
+    """A command in a group of its own, its temporary files in a folder that marks its processes."""
+    environment = {"TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(map(str, path))}
+    # A shell's background job ignores Ctrl-C, and so would what it starts.
+    inherited = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+
+
+INTERRUPTING = """
+import os, pathlib, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy" and "--multiprocessing-fork" in sys.orig_argv:
+            try:
+                pathlib.Path(__file__).with_name("interrupted").touch(exist_ok=False)
+            except FileExistsError:
+                return None
+            for process in (os.getpid(), os.getppid()):
+                os.kill(process, signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+"""Ctrl-C comes as the first process that another one begins imports NumPy: to it, then to that."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check", "numpy-matmul"],
+        ["bench", "--backend", "numpy-matmul", "--workload", "toy", "--no-store", "--out", "out"],
+    ],
+    ids=lambda command: str(command[0]),
+)
+def test_ctrl_c_while_a_process_begins_is_told_in_one_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
+    (scratch := tmp_path / "scratch").mkdir()
+    path = (tmp_path, *map(Path.absolute, map(Path, sys.path)))
+    monkeypatch.chdir(tmp_path)
+    process = begun([sys.executable, "-m", "fullattention", *command], scratch, *path)
+    try:
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (tmp_path / "interrupted").exists()
+    assert printed == "fullattention: interrupted\n"
+    assert process.returncode == 130
+    assert not living(scratch), "a process is left"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("number", "status", "patience", "incomplete"),
@@ -65,20 +128,7 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
     command += ["--backend", f"{tmp_path}/candidates.py:lingering"]
     command += ["--shape", SHAPE, "--shape", "7,5,5,1,2,2"]
     command += ["--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")]
-    environment = os.environ | {"TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(sys.path)}
-    # A shell's background job ignores Ctrl-C, and so would what it starts.
-    inherited = signal.signal(number, signal.SIG_DFL)
-    try:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-    finally:
-        signal.signal(number, inherited)
+    process = begun(command, scratch, *sys.path)
     try:
         deadline = time.monotonic() + 200
         while not (tmp_path / "reached").exists() and process.poll() is None:

@@ -7,14 +7,17 @@ may not reach what the machine could do, so a result is void only where it is we
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fullattention.bench.turns import Clock
 from fullattention.bench.work import Work
+from fullattention.conformance.candidate_process import lead
 from fullattention.machine.threads import set_threads
 from fullattention.records import Ceilings, Environment
 
@@ -59,6 +62,19 @@ def measure(device: str, threads: int, clock: Clock = time.perf_counter) -> Rate
     matmul = max(2 * SIDE**3 / _fastest(kit.matmul(SIDE), kit.wait, clock) for kit in kits)
     exp = max(EXPONENTIALS / _fastest(kit.exp(EXPONENTIALS), kit.wait, clock) for kit in kits)
     return Rates(copy, matmul, exp)
+
+
+def serve(connection: Connection, device: str, threads: int) -> None:
+    """The process that `measure` has to itself: answers once; None where it cannot measure."""
+    lead(os.open(os.devnull, os.O_WRONLY))
+    try:
+        connection.send(measure(device, threads))
+    except (
+        AssertionError,  # torch's, where it is built without CUDA
+        RuntimeError,
+        ValueError,
+    ):
+        connection.send(None)
 
 
 def best_of(one: Rates, other: Rates) -> Rates:

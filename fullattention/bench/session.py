@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import multiprocessing
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 from fullattention.backends import UnavailableError
 from fullattention.bench.ceilings import Rates, best_of, ceilings, floors, impossible
-from fullattention.bench.ceilings import measure as measure_ceilings
+from fullattention.bench.ceilings import serve as serve_ceilings
 from fullattention.bench.entry import TOO_FAST, Candidate, untimed
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.limits import TooLargeError, require_disk
@@ -24,6 +22,7 @@ from fullattention.bench.options import Options, options_of
 from fullattention.bench.work import work
 from fullattention.bench.worker import JUDGING, TURNING, OutError, Worker
 from fullattention.bench.workloads import Workload
+from fullattention.conformance.candidate_process import CandidateProcess, uninterrupted
 from fullattention.conformance.subject import Declaration
 from fullattention.machine import hardware
 from fullattention.machine.environment import environment
@@ -67,8 +66,10 @@ class BenchSession:
         self.out = out
         self.effort = _effort(options)
         self.processes = self.effort.processes
-        self.workers = {spec: self._start(spec, self.processes) for spec in options.backends}
+        self.workers: dict[str, list[Worker]] = {spec: [] for spec in options.backends}
         try:
+            for spec in options.backends:
+                self._start(spec, self.processes)
             self.declarations = {spec: self._declared(spec) for spec in options.backends}
             _require_different_names(self.declarations)
             self._start_more()
@@ -219,7 +220,13 @@ class BenchSession:
         return unavailable
 
     def _start(self, spec: str, count: int) -> list[Worker]:
-        return [Worker(spec, self.options.device, self.options.threads) for _ in range(count)]
+        """Start more processes of a candidate, which `close` knows whenever Ctrl-C comes."""
+        workers = self.workers[spec]
+        known = len(workers)
+        with uninterrupted():
+            for _ in range(count):
+                workers.append(Worker(spec, self.options.device, self.options.threads))
+        return workers[known:]
 
     def _start_more(self) -> None:
         """More processes of each candidate where few of the candidates can be loaded."""
@@ -227,8 +234,6 @@ class BenchSession:
         missing = self.effort.processes_of_each(len(there)) - self.processes
         started = {spec: self._start(spec, missing) for spec in there}
         self.processes += missing
-        for spec, workers in started.items():
-            self.workers[spec] += workers
         for spec, workers in started.items():
             if workers:
                 self.declarations[spec] = self._loaded(spec, workers)
@@ -245,7 +250,8 @@ class BenchSession:
         if self.losses[spec] >= LOSSES:
             raise OutError(f"{LOSSES} processes hung or were taken down before")
         _stop(self.workers[spec])
-        self.workers[spec] = self._start(spec, self.processes)
+        self.workers[spec] = []
+        self._start(spec, self.processes)
         # A verdict is that of a process that is timed.
         self.verdicts = {key: one for key, one in self.verdicts.items() if key[0] != spec}
         try:
@@ -314,17 +320,14 @@ def _stop(workers: Sequence[Worker]) -> None:
 
 def _rates(device: str, threads: int) -> Rates | None:
     """The machine's ceilings, from a process of its own; None where they cannot be measured."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-        try:
-            return pool.submit(measure_ceilings, device, threads).result()
-        except (
-            AssertionError,  # torch's, where it is built without CUDA
-            RuntimeError,
-            ValueError,
-            concurrent.futures.BrokenExecutor,
-        ):
-            return None
+    process = CandidateProcess(serve_ceilings, device, threads)
+    try:
+        rates: Rates | None = process.answer()
+    except (EOFError, OSError):  # it was taken down
+        return None
+    finally:
+        process.stop()
+    return rates
 
 
 def _name(spec: str, declaration: Declaration | UnavailableError) -> str:

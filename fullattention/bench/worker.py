@@ -18,7 +18,7 @@ from fullattention.backends import UnsupportedError
 from fullattention.backends.errors import is_out_of_memory
 from fullattention.bench.limits import TooLargeError
 from fullattention.bench.server import Server
-from fullattention.conformance.candidate_process import CandidateProcess, lead
+from fullattention.conformance.candidate_process import INTERRUPTIONS, CandidateProcess, lead
 from fullattention.conformance.subject import Declaration, declaration_of, load_subject
 from fullattention.machine.blas import blas
 
@@ -127,7 +127,7 @@ def _serve(connection: Connection, spec: str, device: str, threads: int) -> None
 
 def _leave_interruptions_to_the_parent() -> None:
     """Ignore what would end the process, but not for what a candidate starts and ends by it."""
-    for interruption in (signal.SIGINT, signal.SIGTERM):
+    for interruption in INTERRUPTIONS:
         # A handler of one's own is not inherited by other programs, as ignoring is.
         before = signal.signal(interruption, lambda number, frame: None)
         if hasattr(os, "register_at_fork"):

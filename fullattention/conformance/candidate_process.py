@@ -1,7 +1,7 @@
 """A process for one candidate, and all that the candidate starts in it: begun and ended together.
 
 It leads a session of its own, so that ending its group ends its children too, and Ctrl-C is its
-parent's to act on.
+parent's to act on. Until it does, what would interrupt it waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 from fullattention.streams import take_any_text
@@ -22,8 +23,28 @@ PATIENCE = 0.2
 """Seconds between looks whether a process that owes an answer still lives: the connection does not
 tell, as children that it leaves hold its end open."""
 
+INTERRUPTIONS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""What asks a process to end."""
+
 REAPING = 5.0
 """Seconds that a process which has closed its connection may take to end."""
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait, in processes begun meanwhile until they `lead`.
+
+    Nothing waits where the system has no masks of signals.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # as it begins, it lets through what waits
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class CandidateProcess:
@@ -39,7 +60,12 @@ class CandidateProcess:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
-        self.process.start()
+        try:
+            with uninterrupted():
+                self.process.start()
+        except KeyboardInterrupt:  # nobody else knows yet what there is to end
+            self.stop()
+            raise
         theirs.close()
 
     @property
@@ -113,12 +139,21 @@ def lead(sink: int) -> None:
     """
     if hasattr(os, "setsid"):
         os.setsid()
+    _take_interruptions()
     # The parent ends it if need be, and a candidate may have children.
     multiprocessing.current_process().daemon = False
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for stream in (1, 2):
         os.dup2(sink, stream)
     take_any_text("utf-8")  # a terminal's encoding, which the candidate is not asked for
+
+
+def _take_interruptions() -> None:
+    """End what `uninterrupted` began; a Ctrl-C that came meanwhile was the parent's."""
+    if hasattr(signal, "pthread_sigmask"):
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which forgets it
+        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
 
 
 def flush() -> None:

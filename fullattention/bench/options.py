@@ -135,7 +135,7 @@ def make_options(
     if threads is not None and not 1 <= threads <= cores:
         raise ValueError(f"threads is {threads}: from 1 to {cores}, the cores this process may use")
     if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f"seconds is {seconds:g}: a number from 0 on")
+        raise ValueError(f"seconds is {seconds:g}: a finite number from 0 on")
     asked = list(dict.fromkeys(backends))
     named = asked not in ([], ["all"])
     chosen = asked if named else names()

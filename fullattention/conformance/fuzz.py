@@ -83,10 +83,13 @@ def fuzz(
 
     Raises:
         UnavailableError, LookupError, TypeError: as `backends.load`.
-        ValueError: count is not positive, or a dtype is unknown or not among the candidate's.
+        ValueError: count is not positive, seed is negative, or a dtype is unknown or not among the
+            candidate's.
     """
     if count < 1:
         raise ValueError(f"count is {count}: at least 1")
+    if seed < 0:
+        raise ValueError(f"seed is {seed}: at least 0")
     subject = load_subject(candidate, device)
     avoid = frozenset(subject.lacks) | frozenset(subject.deviates)
     found = []

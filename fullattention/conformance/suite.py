@@ -126,10 +126,10 @@ def check_isolated(
     One check may take `timeout` seconds.
 
     Raises:
-        ValueError: it is no positive number.
+        ValueError: it is no finite number above 0.
     """
     if not 0 < timeout < math.inf:
-        raise ValueError(f"timeout is {timeout:g}: a positive number of seconds")
+        raise ValueError(f"timeout is {timeout:g}: a finite number of seconds above 0")
     with IsolatedCandidate(candidate, str(device), timeout=timeout) as isolated:
         verdict = _judge(isolated, level, dtypes, only, exceptions)
     return dataclasses.replace(verdict, spec=candidate, environment=isolated.environment)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
+
+from fullattention.outputs import require_folder
 
 SCHEMA = 3
 """Version of the record format; a reader refuses any other."""
@@ -22,6 +23,9 @@ COMPARISONS = "comparisons.jsonl"
 CEILINGS = "ceilings.jsonl"
 VERDICTS = "verdicts.jsonl"
 """Files in the folder of a run; a store's folders have the first two."""
+
+RUNS = Path("results")
+"""Where runs get a folder each, unless another is asked for."""
 
 BASELINE = "torch-sdpa"
 """The backend that all others are compared with, wherever it was timed."""
@@ -406,21 +410,19 @@ POSITIVE: Mapping[type[Timing] | type[Comparison], tuple[str, ...]] = {
 """Fields that are above 0 where they are known."""
 
 
-def require_folder(name: str, folder: Path) -> None:
-    """Make a folder for records, and see whether they can be kept in it.
+def require_unused(name: str, folder: Path) -> None:
+    """Require that a run's records can be written in a folder, and that it holds no other run's.
 
     Args:
         name: of the argument that it was given as.
-        folder: which may exist.
+        folder: which need not exist.
 
     Raises:
-        ValueError: they cannot; the message names the argument.
+        ValueError: they cannot, or it does; the message names the argument.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(f"{name} is {folder}: no record can be kept there: {error}") from error
+    require_folder(name, folder)
+    if (folder / TIMINGS).exists():
+        raise ValueError(f"{name} is {folder}: it holds the timings of another run")
 
 
 def write(path: Path, records: Iterable[Verdict | Timing | Comparison | Ceilings]) -> None:

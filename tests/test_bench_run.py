@@ -264,8 +264,8 @@ def test_a_run_that_times_nothing_does_not_succeed(candidates: Path) -> None:
         ({"dtypes": ["int8"]}, "dtype is 'int8'"),
         ({"threads": 0}, "threads is 0"),
         ({"modes": ["sideways"]}, "no mode is called 'sideways'"),
-        ({"seconds": -1.0}, "seconds is -1: a number from 0 on"),
-        ({"seconds": math.nan}, "seconds is nan"),
+        ({"seconds": -1.0}, "seconds is -1: a finite number from 0 on"),
+        ({"seconds": math.nan}, "seconds is nan: a finite number from 0 on"),
         ({"threads": 9999}, "the cores this process may use"),
     ],
 )
@@ -296,8 +296,9 @@ def test_candidates_that_share_a_name_are_refused(
 
 
 def test_another_runs_folder_is_refused_and_left_alone(
-    candidates: Path, capsys: pytest.CaptureFixture[str]
+    candidates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fullattention.bench.session.Worker", None)  # to start one would raise
     out = candidates.parent / "out"
     out.mkdir()
     (out / TIMINGS).write_text("precious")
@@ -308,13 +309,14 @@ def test_another_runs_folder_is_refused_and_left_alone(
 
 
 def test_a_folder_that_cannot_be_made_is_named(
-    candidates: Path, capsys: pytest.CaptureFixture[str]
+    candidates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fullattention.bench.session.Worker", None)  # to start one would raise
     out = candidates.parent / "out"
     out.write_text("a file")
     status, _, _ = bench(candidates, "right")
     assert status == 2
-    assert f"out is {out}: no record can be kept there" in capsys.readouterr().err
+    assert f"out is {out}: nothing can be written there: Not a directory" in capsys.readouterr().err
     assert out.read_text() == "a file"
 
 

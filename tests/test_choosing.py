@@ -437,7 +437,7 @@ def all_cores() -> Environment:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--max-memory", "inf"], "max-memory is inf: GiB, a number above 0"),
+        (["--max-memory", "inf"], "max-memory is inf: a finite number of GiB, one byte or more"),
         (["--max-memory", "nan"], "max-memory is nan"),
         (["--max-memory=-1"], "max-memory is -1"),
         (["--max-memory", "0"], "max-memory is 0"),
@@ -449,6 +449,14 @@ def test_a_senseless_option_is_refused(
 ) -> None:
     assert main(["choose", "--workload", "toy", *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_more_memory_than_a_float_holds_bytes_of_is_no_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["choose", "--workload", "toy", "--store", str(tmp_path), "--max-memory", "1e308"]
+    assert main(command) == 2
+    assert "nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["choose", "--workload", "toy"], ["results", "list"]])

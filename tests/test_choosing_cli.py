@@ -189,25 +189,17 @@ def test_bench_keeps_what_it_measures_for_choose(
 def test_bench_keeps_nothing_of_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder that holds another run's timings is refused."""
-
-    def bench(options: Options, *, out: Path, **listeners: object) -> int:
-        if (out / TIMINGS).exists():
-            return 2
-        out.mkdir(parents=True)
-        write(out / TIMINGS, [measured("numpy-matmul", 1e-3)])
-        return 0
-
-    monkeypatch.setattr("fullattention.bench.run.run", bench)
+    """A folder that holds another run's timings is refused before anything is measured."""
+    monkeypatch.setattr("fullattention.bench.run.run", None)  # to call it would raise
     monkeypatch.setattr("fullattention.bench.options.usable_cores", lambda: 2)
     old = tmp_path / "out" / "threads-1"
     old.mkdir(parents=True)
     write(old / TIMINGS, [measured("numpy-reference", 1e-3)])
     store = Store(tmp_path / "store")
     command = ["bench", "--workload", "toy", "--store", str(store.folder)]
-    assert main([*command, "--out", str(old)]) == 2
-    assert "kept" not in capsys.readouterr().out
+    for options in (["--out", str(old)], ["--out", str(old.parent), "--threads", "2,1"]):
+        assert main([*command, *options]) == 2
+        said = capsys.readouterr()
+        assert f"out is {old}: it holds the timings of another run" in said.err
+        assert "kept" not in said.out
     assert store.hardware() == []
-    assert main([*command, "--out", str(old.parent), "--threads", "1,2"]) == 2
-    assert "1 record kept" in capsys.readouterr().out
-    assert [one.backend for one in store.timings(HERE.key).records] == ["numpy-matmul"]

@@ -194,7 +194,7 @@ def test_a_store_that_cannot_be_used_is_refused_before_anything_is_measured(
     store.write_text("a file")
     monkeypatch.setattr("fullattention.bench.run.run", None)  # to call it would raise
     assert main([*command, "--store", str(store)]) == 2
-    assert f"store is {store}: no record can be kept there" in capsys.readouterr().err
+    assert f"store is {store}: nothing can be written there" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 
 

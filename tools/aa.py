@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import functools
 import itertools
+import math
 import multiprocessing
 import random
 import statistics
@@ -36,7 +37,7 @@ from fullattention.machine.environment import environment
 from fullattention.machine.hardware import usable_cores
 from fullattention.records import Environment, Speed
 from fullattention.reports.blocks import Lines, Table, as_markdown
-from fullattention.reports.marked import write_marked
+from fullattention.reports.marked import require_marked, write_marked
 
 CASES = (
     ("torch-sdpa", "toy"),
@@ -401,8 +402,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores(), help="default: all cores")
     parser.add_argument("--write", type=Path, metavar="FILE", help="document with the markers")
     options = parser.parse_args()
-    if options.minutes < LEAST_MINUTES:
-        parser.error(f"minutes is {options.minutes:g}: at least {LEAST_MINUTES:g}")
+    if not LEAST_MINUTES <= options.minutes < math.inf:
+        least = f"{LEAST_MINUTES:g}"
+        parser.error(f"minutes is {options.minutes:g}: a finite number from {least} on")
+    try:
+        require_marked("--write", options.write, "aa")
+    except ValueError as error:
+        parser.error(str(error))
     here = environment(options.threads)
     command = f"nox -s aa -- --minutes {options.minutes:g} --threads {options.threads}"
     text = section(*run(options.minutes, options.threads), command, here)

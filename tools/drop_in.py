@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import copy
 import functools
+import math
 import random
 import statistics
 import time
@@ -35,7 +36,7 @@ from fullattention.nn.call import fields_of
 from fullattention.nn.deciding import AUTO, decide
 from fullattention.records import BASELINE, Speed
 from fullattention.reports.blocks import Block, Lines, Table, as_markdown
-from fullattention.reports.marked import write_marked
+from fullattention.reports.marked import require_marked, write_marked
 from fullattention.reports.report import environment_lines
 from fullattention.units import digits, seconds
 from tests.patchtst import PatchTST
@@ -324,6 +325,12 @@ def main() -> None:
     )
     parser.add_argument("--write", type=Path, metavar="FILE", help="document with the markers")
     options = parser.parse_args()
+    if not 0 < options.seconds < math.inf:
+        parser.error(f"seconds is {options.seconds:g}: a finite number above 0")
+    try:
+        require_marked("--write", options.write, "decision", "workloads", "model")
+    except ValueError as error:
+        parser.error(str(error))
     torch.set_num_threads(options.threads)
     machine = Lines(environment_lines(environment(options.threads)))
     tables = {

@@ -260,7 +260,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the records")
     parser.add_argument("--budget", type=float, default=BUDGET, metavar="S", help="seconds")
     options = parser.parse_args(arguments)
-    run = Run(options.out.resolve(), options.budget)
+    if not options.budget > 0:
+        parser.error(f"budget is {options.budget:g}: a number of seconds above 0")
+    try:
+        run = Run(options.out.resolve(), options.budget)
+    except OSError as error:
+        parser.error(f"--out is {options.out}: {error.strerror}")
     count = devices()
     listed = listing(run)
     for name, one in listed.items():

@@ -16,7 +16,16 @@ import pytest
 
 from fullattention.bench.options import Options
 from fullattention.bench.session import SESSION, BenchSession
-from fullattention.records import TIMINGS, VERDICTS, Comparison, Environment, Timing, Verdict, read
+from fullattention.records import (
+    RUNS,
+    TIMINGS,
+    VERDICTS,
+    Comparison,
+    Environment,
+    Timing,
+    Verdict,
+    read,
+)
 from fullattention.status import RIGHT, USAGE, WRONG, status_of
 
 PYTEST_VARIABLES = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS")
@@ -67,7 +76,7 @@ def new_folder() -> Path:
     """A folder for a run's records that nobody else gets, named by the time."""
     time = datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
     for name in itertools.chain([time], (f"{time}-{number}" for number in itertools.count(2))):
-        folder = Path("results", name)
+        folder = RUNS / name
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder

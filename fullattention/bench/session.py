@@ -36,7 +36,7 @@ from fullattention.records import (
     Environment,
     Timing,
     Verdict,
-    require_folder,
+    require_unused,
     write,
 )
 
@@ -61,6 +61,8 @@ class BenchSession:
     """
 
     def __init__(self, options: Options, out: Path | None = None) -> None:
+        if out is not None:
+            require_unused("out", out)
         self.load = hardware.load_average()  # our own processes are about to raise it
         self.options = options
         self.out = out
@@ -351,11 +353,10 @@ def _require_different_names(
 
 
 def _claim(folder: Path) -> None:
-    """Make a folder ready for records.
+    """Make a folder for records, unless another run did so since it was tried.
 
     Raises:
-        ValueError: none can be kept there, or it holds another run's.
+        ValueError: none can be written there any more, or it holds another run's.
     """
-    require_folder("out", folder)
-    if (folder / TIMINGS).exists():
-        raise ValueError(f"out is {folder}: it holds the timings of another run")
+    require_unused("out", folder)
+    folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from filelock import FileLock
 from platformdirs import user_data_path
 
 from fullattention.choosing.hardware_key import hardware_key
+from fullattention.outputs import require_folder
 from fullattention.records import (
     COMPARISONS,
     TIMINGS,
@@ -18,7 +19,6 @@ from fullattention.records import (
     Timing,
     as_json,
     each,
-    require_folder,
 )
 
 FILES: dict[type[Timing] | type[Comparison], str] = {
@@ -61,7 +61,7 @@ class Store:
         self.folder = folder or user_data_path("fullattention", appauthor=False) / "results"
 
     def require_usable(self) -> None:
-        """Make the folder, and see whether records can be kept in it.
+        """Require that records can be kept in the folder.
 
         Raises:
             ValueError: they cannot; the message names the folder.

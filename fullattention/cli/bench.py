@@ -7,6 +7,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from fullattention.outputs import require_folder
+from fullattention.records import RUNS, TIMINGS, require_unused
 from fullattention.status import INTERRUPTED, RIGHT, TERMINATED
 
 
@@ -47,11 +49,15 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Time, showing each figure as it comes, then print and write the report, and keep it all."""
+    require_folder("out", options.out or RUNS)
+    from fullattention.choosing import Store
+
+    store = None if options.no_store else Store(options.store)
+    if store:
+        store.require_usable()
     from fullattention.bench.options import make_options, thread_counts
     from fullattention.bench.run import new_folder
     from fullattention.bench.run import run as run_bench
-    from fullattention.choosing import Store
-    from fullattention.records import TIMINGS
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
     from fullattention.units import counted
@@ -71,13 +77,10 @@ def run(options: argparse.Namespace) -> int:
         )
         for count in thread_counts(options.threads)
     }
-    store = None if options.no_store else Store(options.store)
-    if store:
-        store.require_usable()
     out = options.out or new_folder()
     folders = {count: out if len(runs) == 1 else out / f"threads-{count}" for count in runs}
-    # A run refuses a folder that holds another one's timings: these are not to be kept as its own.
-    own = [folder for folder in folders.values() if not (folder / TIMINGS).exists()]
+    for folder in folders.values():
+        require_unused("out", folder)
     worst = RIGHT
     try:
         for count, folder in folders.items():
@@ -86,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
             if status in (INTERRUPTED, TERMINATED):
                 break
     finally:
-        measured = [folder for folder in own if (folder / TIMINGS).exists()]
+        measured = [folder for folder in folders.values() if (folder / TIMINGS).exists()]
         if store and measured:
             kept = counted(store.merge(*measured).new, "record")
             print(f"\n{kept} kept for `fullattention choose` in {store.folder}")

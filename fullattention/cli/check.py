@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fullattention.backends.precision import DTYPES
-from fullattention.cli.outputs import require_writable, write
+from fullattention.outputs import require_file, write
 from fullattention.records import Level, Verdict, as_json
 from fullattention.status import RIGHT, USAGE, WRONG
 
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     from fullattention.conformance.ledger import Exceptions, read_exceptions
 
     for name in OUTPUTS:
-        require_writable(f"--{name}", getattr(options, name))
+        require_file(f"--{name}", getattr(options, name))
     verdict = check_isolated(
         options.backend,
         device=options.device,

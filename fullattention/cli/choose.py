@@ -9,6 +9,7 @@ import math
 import shutil
 import sys
 import tempfile
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -56,9 +57,11 @@ def run(options: argparse.Namespace) -> int:
     from fullattention.reports.blocks import as_text
     from fullattention.reports.choices import choice_blocks
 
+    store = Store(options.store) if options.measure else existing(options.store)
+    if options.measure:
+        store.require_usable()
     workload = _workload(options)
     request = _request(options, workload)
-    store = Store(options.store) if options.measure else existing(options.store)
     if options.measure:
         with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
             status = _measure(request, workload, store)
@@ -104,8 +107,8 @@ def _bytes(gib: float) -> int:
     from fullattention.machine.hardware import GIB
 
     if not (math.isfinite(gib) and gib * GIB >= 1):
-        raise ValueError(f"max-memory is {gib:g}: GiB, a number above 0")
-    return int(gib * GIB)
+        raise ValueError(f"max-memory is {gib:g}: a finite number of GiB, one byte or more")
+    return int(Fraction(gib) * GIB)  # which no float is too large for
 
 
 def _measure(request: Request, workload: Workload, store: Store) -> int:
@@ -115,7 +118,6 @@ def _measure(request: Request, workload: Workload, store: Store) -> int:
     from fullattention.reports.folder import write_report
     from fullattention.reports.progress import Progress
 
-    store.require_usable()
     options = make_options(
         backends=request.backends, device=request.device, threads=request.threads
     )

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fullattention.outputs import require_folder
 from fullattention.records import TIMINGS
 from fullattention.status import RIGHT
 
@@ -19,9 +20,10 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the report and print it."""
-    from fullattention.reports.folder import write_report
-
     if not (options.folder / TIMINGS).exists():
         raise ValueError(f"{options.folder} holds no timings.jsonl: no folder that `bench` wrote")
+    require_folder("folder", options.folder)
+    from fullattention.reports.folder import write_report
+
     print(write_report(options.folder), end="")
     return RIGHT

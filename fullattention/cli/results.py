@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fullattention.outputs import require_file
+from fullattention.reports.marked import require_marked, write_marked
 from fullattention.status import RIGHT
 
 
@@ -49,6 +51,7 @@ def _merge(options: argparse.Namespace) -> int:
     from fullattention.units import counted
 
     store = Store(options.store)
+    store.require_usable()
     for folder in options.folder:
         merged = store.merge(folder)
         print(f"{folder}: {counted(merged.new, 'new record')}")
@@ -58,11 +61,11 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _regret(options: argparse.Namespace) -> int:
+    require_marked("--write", options.write, "regret")
     from fullattention.choosing.known import known_here
     from fullattention.choosing.regret import regrets
     from fullattention.choosing.store import existing
     from fullattention.reports.blocks import as_markdown, as_text
-    from fullattention.reports.marked import write_marked
     from fullattention.reports.regrets import regret_blocks
     from fullattention.reports.report import environment_lines
 
@@ -80,6 +83,7 @@ def _regret(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
+    require_file("file", options.file)
     from fullattention.choosing.store import existing
     from fullattention.reports.stored import write_table
     from fullattention.units import counted

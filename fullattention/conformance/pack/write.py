@@ -26,6 +26,7 @@ from fullattention.conformance.pack.layout import (
     write_arrays,
 )
 from fullattention.layer import resolve_scale
+from fullattention.outputs import require_folder
 from fullattention.version import __version__
 
 COMPANIONS = ("README.txt", "judge.py")
@@ -38,7 +39,7 @@ def write_pack(folder: Path, dtypes: Sequence[str] = DTYPES) -> int:
     The same suite on the same machine and NumPy writes the same bytes.
 
     Raises:
-        ValueError: the folder is not empty, or a dtype is unknown.
+        ValueError: the folder is not empty or cannot be written, or a dtype is unknown.
         ModuleNotFoundError: bfloat16 without ml_dtypes.
     """
     unknown = sorted(set(dtypes) - set(DTYPES))
@@ -48,6 +49,7 @@ def write_pack(folder: Path, dtypes: Sequence[str] = DTYPES) -> int:
         raise ValueError(f"folder {folder} is a file: a pack gets a folder of its own")
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"folder {folder} is not empty: a pack gets a folder of its own")
+    require_folder("folder", folder)
     (folder / "cases").mkdir(parents=True)
     for name in COMPANIONS:
         source = importlib.resources.files("fullattention.conformance.pack") / name

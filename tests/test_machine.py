@@ -17,6 +17,7 @@ from fullattention.machine.blas import blas
 from fullattention.machine.environment import environment
 from fullattention.machine.threads import one_blas_thread, set_threads
 from fullattention.records import Timing, write
+from tests.conftest import threads_as_before
 
 
 def put(path: Path, text: str) -> None:
@@ -189,6 +190,15 @@ def test_set_threads_tells_torch_too_where_it_is_loaded(monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "torch")
     set_threads(1)
     assert "torch" not in sys.modules
+
+
+def test_a_test_that_sets_threads_leaves_those_of_torch_as_they_were() -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    with threads_as_before():
+        set_threads(before + 1)
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
 
 
 def blas_threads() -> set[int]:

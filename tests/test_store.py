@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,13 @@ def test_what_is_added_is_held_under_its_hardware(tmp_path: Path) -> None:
     assert store.add([here, there]) == 2
     assert store.hardware() == sorted([KEY, hardware_key(elsewhere)])
     assert store.timings(KEY).records == [here]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a user's data lie elsewhere, fixedly")
+def test_the_store_that_is_asked_unless_another_is_named_is_not_the_users_in_a_test(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    assert Store().folder.is_relative_to(tmp_path_factory.getbasetemp())
 
 
 def test_an_equal_record_is_kept_once(tmp_path: Path) -> None:

@@ -555,8 +555,10 @@ def _one_layer(subject: Subject, case: Case) -> float:
 def _in_threads(subject: Subject, cases: list[Case], call: Callable[[Case], Answer]) -> float:
     """Each thread calls on data of its own; the results are judged afterwards."""
     answers: list[list[Answer | BaseException]] = [[] for _ in cases]
+    together = threading.Barrier(len(cases))  # or one may be done before the other begins
 
     def work(index: int) -> None:
+        together.wait()
         for _ in range(10):
             try:
                 answers[index].append(call(cases[index]))

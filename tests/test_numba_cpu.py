@@ -305,9 +305,9 @@ def test_what_is_no_number_spoils_the_gradients_that_the_definition_has_it_spoil
         *qkv, g_out = map(torch.from_numpy, given)
         patterns = []
         for name in ("torch-einsum", "numba-cpu-torch"):
-            leaves = [x.clone().requires_grad_() for x in qkv]
-            out, _ = FullAttention(True, attention_dropout=0.0, backend=name)(*leaves, None)
-            patterns.append([x.isfinite() for x in torch.autograd.grad(out, leaves, g_out)])
+            q, k, v = (x.clone().requires_grad_() for x in qkv)
+            out, _ = FullAttention(True, attention_dropout=0.0, backend=name)(q, k, v, None)
+            patterns.append([x.isfinite() for x in torch.autograd.grad(out, (q, k, v), g_out)])
         for definition, found in zip(*patterns, strict=True):
             assert torch.equal(definition, found)
         assert not all(pattern.all() for pattern in patterns[0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fullattention.backends import load
 from fullattention.backends.precision import DTYPES, standard
 from fullattention.conformance import check
 from fullattention.conformance.catalogue import selected
@@ -119,3 +121,16 @@ def test_a_lazily_negated_tensor_is_read_negated() -> None:
     assert negated.is_neg()
     attend = differentiable("by-memory", ByMemory("none"))
     attend(*(negated,) * 3, hidden=None, causal=False, scale=1.0, dropout=0.0, weights=False)
+
+
+def test_a_gradient_that_is_left_out_where_an_axis_is_empty_is_found() -> None:
+    pytest.importorskip("torch")
+    einsum = load("torch-einsum")
+    detached = dataclasses.replace(
+        einsum.arrays, zeros=lambda shape, like, *others: like.new_zeros(shape)
+    )
+    candidate = dataclasses.replace(einsum, name="detached", arrays=detached)
+    for only in ("G1: gradient empty", "G2: gradient empty"):
+        verdict = check(candidate, only=only, dtypes=("float32",))
+        assert not verdict.conformant
+        assert check(einsum, only=only, dtypes=("float32",)).conformant

@@ -352,7 +352,8 @@ def _empty(base: Case) -> Checks:
     yield case_check("C6", no_features.but(scale=0.5), quick=True)
 
 
-def _empty_arrays(subject: Subject, case: Case) -> list[Array]:
+def ones_of(subject: Subject, case: Case) -> list[Array]:
+    """Queries, keys and values of ones, of which there may be none."""
     B, L, S, H, E, D = case.shape
     kind = numpy_dtype(case.dtype)
     shapes = ((B, L, H, E), (B, S, H, E), (B, S, H, D))
@@ -361,13 +362,13 @@ def _empty_arrays(subject: Subject, case: Case) -> list[Array]:
 
 def _empty_result(subject: Subject, case: Case) -> None:
     layer = layer_for(subject, case)
-    out = answer(subject, case, layer(*_empty_arrays(subject, case), None)).out
+    out = answer(subject, case, layer(*ones_of(subject, case), None)).out
     if out.size and not (out == 0).all():
         raise Failed("without keys V must be 0, the empty sum")
 
 
 def _refuses_empty(subject: Subject, case: Case) -> Evidence:
-    return refuses(lambda: layer_for(subject, case)(*_empty_arrays(subject, case), None))
+    return refuses(lambda: layer_for(subject, case)(*ones_of(subject, case), None))
 
 
 # Refusals.

@@ -26,6 +26,7 @@ from fullattention.conformance.case import (
 )
 from fullattention.conformance.check import Check, Checks, Trial, case_check
 from fullattention.conformance.combinations import HIDING, LAYOUTS, combined
+from fullattention.conformance.core import ones_of
 from fullattention.conformance.covering import covering
 from fullattention.conformance.data import numpy_dtype
 from fullattention.conformance.gradient_bound import (
@@ -77,6 +78,7 @@ def checks(dtype: str, primary: bool) -> Checks:
         yield from _with_dropout(base)
         yield from _through_masked_weights(base, causal)
         yield from _fully_hidden(base)
+        yield from _empty(base)
 
 
 def _sizes_and_layouts(base: Case, causal: Case) -> Checks:
@@ -95,6 +97,14 @@ def _fully_hidden(base: Case) -> Checks:
     for rows in ("nan", "zero"):
         case = base.but(mask="rows/B1LS", masked_rows=rows)
         yield _check("G3", "", case, through_out, quick=True, needs=f"masked_rows={rows}")
+
+
+def _empty(base: Case) -> Checks:
+    for axis in "BLSHD":
+        case = base.but(shape=DISTINCT._replace(**{axis: 0}))
+        yield _check("G1", "empty", case, _of_nothing, quick=True)
+        if axis != "D":
+            yield _check("G2", "empty", case.but(weights=True), _of_no_weights, quick=True)
 
 
 def _with_dropout(base: Case) -> Checks:
@@ -283,6 +293,40 @@ def _of_heads_first(subject: Subject, case: Case) -> float:
         (np.ascontiguousarray(g_out.swapaxes(1, 2)),),
     )
     return _judge(subject, case, _taken(subject, got), g_out, None)
+
+
+def _of_nothing(subject: Subject, case: Case) -> None:
+    """A V that is empty, or the empty sum, depends on no input: all three gradients are zeros."""
+    layer = layer_for(subject, case)
+    arrays = tuple(ones_of(subject, case))
+    g_out, _ = _cotangents(case)
+    _, got = _differentiated(subject, lambda *arrays: layer(*arrays, None)[:1], arrays, (g_out,))
+    _require_zeros(subject, arrays, got)
+
+
+def _of_no_weights(subject: Subject, case: Case) -> None:
+    """Likewise for weights of which there are none, and which values have no part in."""
+    layer = layer_for(subject, case)
+    q, k, v = ones_of(subject, case)
+    _, g_weights = _cotangents(case)
+    _, got = _differentiated(subject, lambda q, k: layer(q, k, v, None)[1:], (q, k), (g_weights,))
+    _require_zeros(subject, (q, k), got)
+
+
+def _require_zeros(
+    subject: Subject, arrays: tuple[Array, ...], gradients: tuple[Array, ...]
+) -> None:
+    """Require that gradients are zeros, each of its array's shape.
+
+    Raises:
+        Failed: one is not.
+    """
+    for name, array, gradient in zip("qkv", arrays, gradients, strict=False):
+        got = subject.arrays.take(gradient)
+        if got.shape != tuple(array.shape):
+            raise Failed(f"gradient of {name} has shape {got.shape}, not {tuple(array.shape)}")
+        if got.any():
+            raise Failed(f"gradient of {name} must be 0 where nothing depends on it")
 
 
 def _deterministic(subject: Subject, case: Case) -> None:

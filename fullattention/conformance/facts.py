@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from fullattention.backends.interface import Sizes
-from fullattention.conformance.conditions import narrowest
+from fullattention.conformance.conditions import narrowest, nearest
 from fullattention.conformance.masks import OFF
 from fullattention.conformance.observation import Observation, Trial
 from fullattention.conformance.probes import Probe
@@ -46,7 +46,9 @@ def _where(wrong: Sequence[Probe], right: Sequence[Probe]) -> str:
     if not right:
         return "in every call tried"
     if not condition:
-        return f"in {len(wrong)} of {len(wrong) + len(right)} kinds of calls tried"
+        common, rest = nearest(wrong, right)
+        some = f"in {len(wrong)} of {len(wrong) + rest} kinds of calls tried"
+        return f"{some} where {common}, and nowhere else" if common else some
     return f"only where {condition}{', but not always there' if rest else ''}"
 
 

@@ -15,15 +15,18 @@ import torch
 
 from fullattention import records
 from fullattention.backends import Backend, standard, torch_leak
-from fullattention.backends.interface import Array
+from fullattention.backends.interface import Array, Sizes
 from fullattention.backends.torch_arrays import ARRAYS
 from fullattention.cli import main
 from fullattention.conformance import check
+from fullattention.conformance.case import Case
+from fullattention.conformance.conditions import nearest
 from fullattention.conformance.diagnosis import SEEDS, diagnose
 from fullattention.conformance.dialects import DIALECTS, rounded
 from fullattention.conformance.explanation import Explanation
+from fullattention.conformance.facts import whereabouts
 from fullattention.conformance.observation import observations
-from fullattention.conformance.probes import probes
+from fullattention.conformance.probes import Probe, probes
 from fullattention.conformance.steps import RIGHT
 from fullattention.conformance.subject import Subject, load_subject
 from tests.zoo.attending import Call, Plain, Result, Tiled, hide, right, softmax
@@ -412,6 +415,15 @@ def test_what_is_wrong_here_and_there_is_described_by_what_it_has_in_common() ->
     assert re.match(
         r"wrong in \d+ of \d+ kinds of calls tried where S > \d+, and nowhere else", line
     )
+
+
+def test_what_most_right_calls_have_in_common_as_well_is_not_said() -> None:
+    shapes = [Sizes(B, B, S, 1, E, 2) for E in (1, 2, 4) for B in (1, 2, 4) for S in (1, 2)]
+    calls = [Probe(case=Case(shape=shape, dtype="float32"), requirement="C1") for shape in shapes]
+    wrong = [one for one in calls if one.case.shape in {shapes[6], shapes[17]}]
+    right_ones = [one for one in calls if one not in wrong]
+    assert nearest(wrong, right_ones) == ("E > 1", 10)
+    assert whereabouts(wrong, right_ones) == "in 2 of 18 kinds of calls tried"
 
 
 def test_what_is_left_besides_a_known_mistake_is_said() -> None:

@@ -584,6 +584,15 @@ def test_a_layer_that_nearly_computes_full_attention_is_left(name: str) -> None:
     assert near_layers.TOLD[name] in done.reason
 
 
+@pytest.mark.parametrize("model", [[UpstreamLayer(False)], None], ids=["list", "None"])
+def test_what_is_no_module_is_refused(model: Any) -> None:
+    says = rf"model is a {type(model).__name__}: a torch.nn.Module"
+    with pytest.raises(InvalidInputError, match=says):
+        replace(model)
+    with pytest.raises(InvalidInputError, match=says), capture(model):
+        pass
+
+
 def test_a_layer_that_keeps_its_last_weights_is_left_and_the_model_goes_on(knows: Any) -> None:
     model: Any = torch.nn.ModuleList([near_layers.Keeps(False), UpstreamLayer(False)])
     model[0](*inputs(gradient=True), None)

@@ -58,6 +58,11 @@ class Policy:
             raise InvalidInputError(f"{name} is {value!r}: a real number or None [S1]")
         if name == "masked_rows" and value not in ("nan", "zero"):
             raise InvalidInputError(f"{name} is {value!r}: 'nan' or 'zero' [M6]")
+        if name == "backend" and not isinstance(value, Backend | None):
+            raise InvalidInputError(
+                f"{name} is {value!r}: only the constructor takes a name; later, set a Backend, "
+                "such as backends.load gives [C8]"
+            )
         super().__setattr__(name, value)
 
     def attend_by(
@@ -306,12 +311,17 @@ def _unequal(name: str, shape: Shape, wanted: Shape) -> str:
 
 
 def check_library(backend: Backend, name: str, array: Any) -> None:
-    """Refuse an array of another library.
+    """Refuse an array of another library, and one that brings a mask of its own.
 
     Raises:
-        InvalidInputError: the array is not of the backend's library.
+        InvalidInputError: the array is not of the backend's library, or hides some of its entries.
     """
     wanted = backend.arrays.type
+    if type(array) is not wanted and isinstance(array, wanted) and hasattr(array, "mask"):
+        raise InvalidInputError(
+            f"{name} is a {type(array).__qualname__}, whose mask would be ignored: hide keys by "
+            "attn_mask [C8]"
+        )
     if not isinstance(array, wanted):
         raise InvalidInputError(
             f"{name} is a {type(array).__module__}.{type(array).__qualname__}: backend "

@@ -15,6 +15,9 @@ nothing could be run."""
 INTERRUPTED, TERMINATED = 130, 143
 """Ctrl-C; SIGTERM. By custom 128 and the signal's number."""
 
+UNREAD = 141
+"""Nobody reads the output any more, as after `| head`; by that custom SIGPIPE's."""
+
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM came; whoever cleans up after Ctrl-C does so after this."""

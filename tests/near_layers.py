@@ -21,6 +21,7 @@ TOLD = {
     "KeepsTheSum": "with dropout it computes something else",
     "AlwaysDrops": "plain it computes something else",
     "FlipsAcross": "with 37 queries and 70 keys it computes something else",
+    "Clamps": "with large scores it computes something else",
     "Forgets": "with 200 queries and keys it computes something else",
     "DoublesInFloat32": "in float32 it computes something else",
     "DetachesKeys": "plain it has another gradient of keys",
@@ -76,6 +77,13 @@ class Keeps(Near):
     def weights(self, scores: torch.Tensor) -> torch.Tensor:
         self.last = super().weights(scores)
         return self.last
+
+
+class Clamps(Near):
+    """Scores are kept within a range, so that exp cannot overflow."""
+
+    def weights(self, scores: torch.Tensor) -> torch.Tensor:
+        return super().weights(scores.clamp(-30, 30))
 
 
 class DropsNothing(Near):

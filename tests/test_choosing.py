@@ -562,3 +562,8 @@ def test_a_time_that_is_told_too_widely_is_none() -> None:
     assert "tell its time only within a factor of" in refusal(
         *timings, shape=Sizes(300, 42, 42, 4, 4, 4)
     )
+
+
+def test_a_store_by_its_path_alone_is_refused_with_what_is_wanted() -> None:
+    with pytest.raises(ValueError, match=r"store is 'timings': a choosing.Store, such as"):
+        fullattention.choose((8, 6, 6, 2, 8, 8), store="timings")  # type: ignore[arg-type]

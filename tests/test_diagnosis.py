@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import time
@@ -13,23 +14,27 @@ import pytest
 import torch
 
 from fullattention import records
-from fullattention.backends import Backend, torch_leak
-from fullattention.backends.interface import Array
+from fullattention.backends import Backend, standard, torch_leak
+from fullattention.backends.interface import Array, Sizes
+from fullattention.backends.torch_arrays import ARRAYS
 from fullattention.cli import main
 from fullattention.conformance import check
+from fullattention.conformance.case import Case
+from fullattention.conformance.conditions import nearest
 from fullattention.conformance.diagnosis import SEEDS, diagnose
 from fullattention.conformance.dialects import DIALECTS, rounded
 from fullattention.conformance.explanation import Explanation
+from fullattention.conformance.facts import whereabouts
 from fullattention.conformance.observation import observations
-from fullattention.conformance.probes import probes
+from fullattention.conformance.probes import Probe, probes
 from fullattention.conformance.steps import RIGHT
 from fullattention.conformance.subject import Subject, load_subject
-from tests.zoo.attending import Call, Plain, Result, hide, right, softmax
+from tests.zoo.attending import Call, Plain, Result, Tiled, hide, right, softmax
 from tests.zoo.faulty.backends import FAULTY_BACKENDS
 from tests.zoo.faulty.layers import FAULTY_LAYERS
 from tests.zoo.faulty.making import on_out
 from tests.zoo.layers import NumpyLayer, UpstreamLayer
-from tests.zoo.specimen import backend
+from tests.zoo.specimen import backend, tiled
 from tests.zoo.valid import VALID
 
 ZOO = {specimen.name: specimen.candidate for specimen in (*FAULTY_BACKENDS, *FAULTY_LAYERS)}
@@ -144,6 +149,33 @@ def features_until(limit: int) -> Plain:
     return Plain(scores=lambda q, k: q[..., :limit] @ k[..., :limit].swapaxes(-1, -2))
 
 
+def mask_of_entries_in_turn(call: Call) -> Result:
+    """`repeat` where `repeat_interleave` was meant."""
+    if call.hidden is None or call.hidden.shape[1] > 1:
+        return right(call)
+    heads, (entries, _, *rest) = call.q.shape[2], call.hidden.shape
+    repeated = np.tile(call.hidden, (heads, 1, 1, 1)).reshape(entries, heads, *rest)
+    return right(call.but(hidden=repeated))
+
+
+def last_tile_added(call: Call) -> Result:
+    """An online softmax that does not rescale its output for a last tile that is not full."""
+
+    whole = call.k.shape[1] // 16
+    tiles = itertools.count()
+
+    def rescaled(out: Array, correction: Array) -> Array:
+        return out if next(tiles) == whole > 0 else out * correction
+
+    return Tiled(rescale_out=rescaled)(call)
+
+
+def scale_for_exp2(call: Call) -> Result:
+    """log2(e) is folded into the scale, which is kept in bfloat16."""
+    factor = torch.tensor(call.scale * math.log2(math.e), dtype=torch.bfloat16)
+    return right(call.but(scale=float(factor) * math.log(2)))
+
+
 def scale_after(call: Call) -> Result:
     """Both mistakes are in every call: none explains one alone."""
     return right(call.but(k=np.roll(call.k, -1, axis=2), scale=call.scale**2))
@@ -182,6 +214,10 @@ NAMED: dict[str, tuple[Any, list[str]]] = {
     ),
     "head-0": (ZOO["mask-of-head-0"], ["head 0's mask for every head"]),
     "batch-0": (ZOO["mask-of-batch-0"], ["batch entry 0's mask for every entry"]),
+    "entries-in-turn": (
+        float32(mask_of_entries_in_turn),
+        ["the masks of the batch entries repeated in turn, not each for the heads of its entry"],
+    ),
     "transposed": (ZOO["mask-transposed"], ["a square mask transposed"]),
     "fill-1e9": (ZOO["FiniteFill"], ["a finite number such as -1e9 in place of -infinity"]),
     "fill-1e4": (ZOO["mask-minus-1e4"], ["a finite number such as -1e4 in place of -infinity"]),
@@ -247,6 +283,10 @@ NAMED: dict[str, tuple[Any, list[str]]] = {
     "float16": (
         float32(Plain(read=in_float16)),
         ["q, k, v rounded to float16, its range included"],
+    ),
+    "exp2": (
+        float32(scale_for_exp2),
+        ["the scale times log2(e) rounded to 8 bits (bfloat16 has as many)"],
     ),
     # Some at once.
     "pair": (
@@ -369,6 +409,23 @@ def test_an_unknown_mistake_is_described_by_where_it_shows(name: str) -> None:
         assert words in text
 
 
+def test_what_is_wrong_here_and_there_is_described_by_what_it_has_in_common() -> None:
+    candidate = float32(last_tile_added, precision=tiled(16))
+    line, *_ = check(candidate, level="quick").diagnosis
+    assert re.match(
+        r"wrong in \d+ of \d+ kinds of calls tried where S > \d+, and nowhere else", line
+    )
+
+
+def test_what_most_right_calls_have_in_common_as_well_is_not_said() -> None:
+    shapes = [Sizes(B, B, S, 1, E, 2) for E in (1, 2, 4) for B in (1, 2, 4) for S in (1, 2)]
+    calls = [Probe(case=Case(shape=shape, dtype="float32"), requirement="C1") for shape in shapes]
+    wrong = [one for one in calls if one.case.shape in {shapes[6], shapes[17]}]
+    right_ones = [one for one in calls if one not in wrong]
+    assert nearest(wrong, right_ones) == ("E > 1", 10)
+    assert whereabouts(wrong, right_ones) == "in 2 of 18 kinds of calls tried"
+
+
 def test_what_is_left_besides_a_known_mistake_is_said() -> None:
     lines = diagnose(load_subject(ZOO["FusedZeroLiteral"]))
     assert any("scale = 0 taken literally" in line for line in lines)
@@ -477,6 +534,27 @@ def test_a_machine_whose_torch_misplaces_nan_is_named(monkeypatch: pytest.Monkey
         monkeypatch.setattr(torch_leak, "leaks", lambda leaks=leaks: leaks)
         said = "\n".join(diagnose(subject, [failed]))
         assert ("carries NaN from row to row on this CPU" in said) == leaks
+
+
+def torch_backend(**fields: Any) -> Backend:
+    def attend(q: Any, k: Any, v: Any, *, hidden: Any, scale: float, **_: Any) -> Result:
+        z = scale * torch.einsum("blhe,bshe->bhls", q, k)
+        a = (z if hidden is None else z.masked_fill(hidden, -torch.inf)).softmax(-1)
+        return torch.einsum("bhls,bshd->blhd", a, v), None
+
+    lacks = dict.fromkeys(("causal", "weights", "dropout"), "not written yet")
+    precision = {"float32": standard("float32")}
+    return Backend(
+        name="own", attend=attend, arrays=ARRAYS, precision=precision, lacks=lacks, **fields
+    )
+
+
+@pytest.mark.parametrize("rows", [None, "zero", "nan"])
+def test_rows_that_the_layer_fills_are_told_where_a_gradient_lacks_their_nan(rows: Any) -> None:
+    verdict = check(torch_backend(masked_rows=rows), only="G3", dtypes=("float32",))
+    told = any("declare masked_rows='nan'" in line for line in verdict.diagnosis)
+    assert told == (rows != "nan")
+    assert verdict.conformant == (rows == "nan")
 
 
 def test_what_is_raised_meanwhile_is_a_line_and_ends_nothing(

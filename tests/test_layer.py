@@ -142,6 +142,10 @@ REFUSED: dict[str, tuple[Callable[[], list[Any]], str]] = {
         r"values has dtype float16 and queries float32.*C8",
     ),
     "a list": (lambda: swapped(0, [[1.0]]), r"queries is a builtins.list.*numpy.ndarray.*C8"),
+    "a masked array": (
+        lambda: swapped(1, np.ma.masked_invalid(draw(B, S, H, E))),
+        r"keys is a MaskedArray, whose mask would be ignored: hide keys by attn_mask \[C8\]",
+    ),
     "a tensor": (lambda: swapped(2, torch.ones(B, S, H, D)), r"values is a torch.Tensor.*numpy"),
 }
 
@@ -152,6 +156,14 @@ def test_a_wrong_argument_is_refused_by_name(name: str) -> None:
     q, k, v = arrays()
     with pytest.raises(InvalidInputError, match=message):
         FullAttention(mask_flag=False)(q, k, v, None)
+
+
+def test_a_backend_may_be_set_later_but_not_by_name() -> None:
+    layer = FullAttention(mask_flag=False).eval()
+    with pytest.raises(InvalidInputError, match=r"backend is 'numba-cpu': only the constructor"):
+        layer.backend = "numba-cpu"  # type: ignore[assignment]
+    layer.backend = load("numpy-matmul")
+    assert layer(*qkv(), None)[0].shape == (B, L, H, D)
 
 
 def test_no_features_and_no_scale_are_refused() -> None:

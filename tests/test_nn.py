@@ -584,6 +584,35 @@ def test_a_layer_that_nearly_computes_full_attention_is_left(name: str) -> None:
     assert near_layers.TOLD[name] in done.reason
 
 
+def test_a_symbolic_tracer_may_keep_the_drop_in_as_one_node(knows: Any) -> None:
+    class Around(torch.fx.Tracer):
+        def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+            return isinstance(m, FullAttention) or super().is_leaf_module(m, module_qualified_name)
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = FullAttention(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.attention(x, x, x, None)[0]
+            return out
+
+    model = Model().eval()
+    traced = torch.fx.GraphModule(model, Around().trace(model))
+    x = torch.randn(2, 5, 3, 8)
+    assert torch.equal(traced(x), model(x))
+
+
+@pytest.mark.parametrize("model", [[UpstreamLayer(False)], None], ids=["list", "None"])
+def test_what_is_no_module_is_refused(model: Any) -> None:
+    says = rf"model is a {type(model).__name__}: a torch.nn.Module"
+    with pytest.raises(InvalidInputError, match=says):
+        replace(model)
+    with pytest.raises(InvalidInputError, match=says), capture(model):
+        pass
+
+
 def test_a_layer_that_keeps_its_last_weights_is_left_and_the_model_goes_on(knows: Any) -> None:
     model: Any = torch.nn.ModuleList([near_layers.Keeps(False), UpstreamLayer(False)])
     model[0](*inputs(gradient=True), None)

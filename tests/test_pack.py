@@ -335,6 +335,14 @@ def test_the_packs_own_judge_refuses_what_it_does_not_know(
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_the_packs_own_judge_says_how_it_is_called(small: Path) -> None:
+    command = [sys.executable, "-I", str(small / "judge.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "python judge.py RESULTS" in done.stderr
+
+
 def test_a_wrong_number_where_no_error_is_allowed_is_no_misplaced_nan(
     small: Path, small_right: Answers, tmp_path: Path
 ) -> None:

@@ -201,7 +201,8 @@ class Backend:
     seed: Callable[[int], None] = _no_seed
     """Restarts the random numbers that dropout draws from."""
     masked_rows: MaskedRows | None = None
-    """What `attend` itself gives in a fully hidden row; None: it is never sent one."""
+    """What `attend` itself gives in a fully hidden row; None: it is never sent one. Where a row is
+    to hold something else, the layer puts it into V afterwards; no gradient of v sees it [G3]."""
     batch_invariant: bool = False
     """Whether a batch entry's bits never depend on the other entries."""
     compiles: bool = False

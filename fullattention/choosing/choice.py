@@ -56,6 +56,8 @@ def choose(
         OSError: the store's folder is none.
         ValueError: an argument makes no sense; the message names it.
     """
+    if not isinstance(store, Store | None):
+        raise ValueError(f"store is {store!r}: a choosing.Store, such as Store(Path('folder'))")
     if isinstance(backends, str):
         raise ValueError(f"backends is {backends!r}: a list of names, such as [{backends!r}]")
     request = Request(

@@ -83,13 +83,15 @@ def _show(verdict: Verdict, options: argparse.Namespace) -> None:
     for dtype in options.dtype:
         command += ["--dtype", dtype]
     blocks = verdict_blocks(verdict, TEXT, shlex.join(command))
-    print(as_text(blocks), end="")
-    for name, content in (
-        ("json", as_json(verdict, indent=2) + "\n"),
-        ("markdown", as_markdown(blocks)),
-        ("html", as_html(blocks, badge(verdict))),
-        ("badge", badge(verdict)),
-    ):
-        path = getattr(options, name)
-        if path:
-            write(f"--{name}", path, content)
+    try:
+        print(as_text(blocks), end="")
+    finally:  # the files are kept even if nobody reads what is printed
+        for name, content in (
+            ("json", as_json(verdict, indent=2) + "\n"),
+            ("markdown", as_markdown(blocks)),
+            ("html", as_html(blocks, badge(verdict))),
+            ("badge", badge(verdict)),
+        ):
+            path = getattr(options, name)
+            if path:
+                write(f"--{name}", path, content)

@@ -20,8 +20,8 @@ from fullattention.cli import (
     workloads,
 )
 from fullattention.reports.visible import visible
-from fullattention.status import USAGE, status_of, terminable
-from fullattention.streams import take_any_text
+from fullattention.status import UNREAD, USAGE, status_of, terminable
+from fullattention.streams import deliver, is_read, take_any_text
 
 COMMANDS = (backends, check, verify, fuzz, pack, workloads, bench, report, choose, results)
 
@@ -49,6 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add(subparsers)
     options = parser.parse_args(arguments)
     take_any_text()  # candidates print theirs, and files have any name
+    status = _run(options)
+    try:
+        deliver()
+    except BrokenPipeError:
+        return UNREAD
+    except OSError as error:
+        return _usage(f"standard output: {error.strerror}")
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a command, and say what is wrong in its use; returns the exit status."""
     try:
         with terminable():
             status: int = options.run(options)
@@ -59,7 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.name not in SUITE:
             raise
         return _usage(f"{error.name} is not installed: pip install 'fullattention[suite]'")
-    except (UnavailableError, OSError) as error:
+    except BrokenPipeError as error:
+        return _usage(str(error)) if is_read() else UNREAD
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        return _usage(f"{error.filename}: {error.strerror}" if named else str(error))
+    except UnavailableError as error:
         return _usage(str(error))
     except (LookupError, TypeError, ValueError) as error:
         return _usage(error.args[0] if error.args else repr(error))

@@ -144,8 +144,7 @@ def narrowest(wrong: Sequence[Probe], right: Sequence[Probe]) -> tuple[str, int]
 
     One condition, or two together where only they keep to the wrong calls; "" if there is none.
     """
-    usable = [c for c in conditions([*wrong, *right]) if all(map(c.holds, wrong))]
-    met = [{i for i, probe in enumerate(right) if c.holds(probe)} for c in usable]
+    usable, met = _common(wrong, right)
     for c, some in zip(usable, met, strict=True):
         if not some:
             return c.text, 0
@@ -159,3 +158,18 @@ def narrowest(wrong: Sequence[Probe], right: Sequence[Probe]) -> tuple[str, int]
     ]
     rest, text = min(near, key=lambda one: one[0], default=(len(right), ""))
     return text, rest
+
+
+def nearest(wrong: Sequence[Probe], right: Sequence[Probe]) -> tuple[str, int]:
+    """The same of single conditions, however many right calls meet it."""
+    usable, met = _common(wrong, right)
+    best = min(range(len(usable)), key=lambda i: len(met[i]), default=None)
+    return ("", len(right)) if best is None else (usable[best].text, len(met[best]))
+
+
+def _common(
+    wrong: Sequence[Probe], right: Sequence[Probe]
+) -> tuple[list[Condition], list[set[int]]]:
+    """The conditions that all wrong calls meet, and which right ones meet each."""
+    usable = [c for c in conditions([*wrong, *right]) if all(map(c.holds, wrong))]
+    return usable, [{i for i, probe in enumerate(right) if c.holds(probe)} for c in usable]

@@ -46,7 +46,11 @@ def diagnose(subject: Subject, results: Sequence[Result] = ()) -> list[str]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            return [*_lines(subject, results), *_torchs_own(subject, results)]
+            return [
+                *_lines(subject, results),
+                *_torchs_own(subject, results),
+                *_filled_afterwards(subject, results),
+            ]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a candidate may raise anything
             return [f"none: while it was sought, {type(error).__qualname__} was raised: {error}"]
 
@@ -120,6 +124,22 @@ def _torchs_own(subject: Subject, results: Iterable[Result]) -> Iterator[str]:
             "torch's own bfloat16 product carries NaN from row to row on this CPU, which may be "
             f"all that fails in bfloat16 in {broken}: see Known failures in docs/validating.md"
         )
+
+
+def _filled_afterwards(subject: Subject, results: Iterable[Result]) -> Iterator[str]:
+    """Says so where dv lacks the NaN of a fully hidden row since our layer makes that row."""
+    if subject.masked_rows == "nan":
+        return
+    for result in results:
+        if (result.requirement, result.status) != ("G3", "failed"):
+            continue
+        if result.detail.startswith("gradient of v:") and "expected nan" in result.detail:
+            yield (
+                "the NaN of a fully hidden row is put into V after `attend`, from where it reaches "
+                "no gradient of v: declare masked_rows='nan' if `attend` gives it by itself, else "
+                "that the backend deviates from G3"
+            )
+            return
 
 
 def _is_unreadable(observation: Observation) -> bool:

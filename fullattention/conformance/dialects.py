@@ -72,6 +72,14 @@ def _filled_with(value: float) -> Dialect:
     )
 
 
+def _entries_in_turn(hidden: Array | None, heads: int) -> Array | None:
+    """One mask for each entry as `repeat` spreads it over pairs of an entry and a head."""
+    if hidden is None or hidden.shape[1] > 1:
+        return hidden
+    entries = len(hidden)
+    return np.tile(hidden, (heads, 1, 1, 1)).reshape(entries, heads, *hidden.shape[2:])
+
+
 def _causal(L: int, S: int, first: int = 1) -> Array:
     return np.triu(np.ones((L, S), bool), first)
 
@@ -85,6 +93,12 @@ MASKS = (
     ),
     _wrong("head 0's mask for every head", given_mask=lambda m: m[:, :1]),
     _wrong("batch entry 0's mask for every entry", given_mask=lambda m: m[:1]),
+    _wrong(
+        "the masks of the batch entries repeated in turn, not each for the heads of its entry",
+        score=lambda q, k, hidden, c: (
+            c * hide(q @ k.swapaxes(-1, -2), _entries_in_turn(hidden, q.shape[1]))
+        ),
+    ),
     _wrong("query 0's mask for every query", given_mask=lambda m: m[:, :, :1]),
     _wrong(
         "a boolean mask added to the scores as 1.0",
@@ -419,6 +433,9 @@ def _roundings(to: Callable[[Array], Array], u: float, text: str) -> tuple[Diale
         "returned weights": {"returned": lambda before, after, call: stored(after, call)},
         "scores": {"score": score},
         "the scale": {"scale": lambda factor, call: float(to(np.asarray(factor)))},
+        "the scale times log2(e)": {
+            "scale": lambda factor, call: float(to(np.asarray(factor / math.log(2)))) * math.log(2)
+        },
         "V": {"write": stored},
     }
     return tuple(

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from fullattention.backends.interface import Sizes
-from fullattention.conformance.conditions import narrowest
+from fullattention.conformance.conditions import narrowest, nearest
 from fullattention.conformance.masks import OFF
 from fullattention.conformance.observation import Observation, Trial
 from fullattention.conformance.probes import Probe
 
 LONGEST = 100
 """Characters of an error message that are shown."""
+
+MOST_COMMON = 0.5
+"""Share of the right calls that may have in common what all wrong ones have: more is chance."""
 
 Ask = Callable[[Probe], bool]
 """Whether the candidate answers a probe as the contract asks."""
@@ -40,13 +43,17 @@ def facts(
     return lines
 
 
-def _where(wrong: Sequence[Probe], right: Sequence[Probe]) -> str:
+def whereabouts(wrong: Sequence[Probe], right: Sequence[Probe]) -> str:
     """To which calls something keeps, in words that follow it."""
     condition, rest = narrowest(wrong, right)
     if not right:
         return "in every call tried"
     if not condition:
-        return f"in {len(wrong)} of {len(wrong) + len(right)} kinds of calls tried"
+        common, rest = nearest(wrong, right)
+        if rest > MOST_COMMON * len(right):
+            return f"in {len(wrong)} of {len(wrong) + len(right)} kinds of calls tried"
+        some = f"in {len(wrong)} of {len(wrong) + rest} kinds of calls tried"
+        return f"{some} where {common}, and nowhere else"
     return f"only where {condition}{', but not always there' if rest else ''}"
 
 
@@ -68,7 +75,7 @@ def _with_failure(
     for some in found.values():
         messages = dict.fromkeys(_shortened(one.trials[0].failure) for one in some)
         message = next(iter(messages)) + (" and the like" if len(messages) > 1 else "")
-        yield message, _where([one.probe for one in some], [*right, *_others(left, some)])
+        yield message, whereabouts([one.probe for one in some], [*right, *_others(left, some)])
 
 
 def _shortened(message: str) -> str:
@@ -103,7 +110,7 @@ def _numbers(
     wrong: Sequence[Probe],
     is_right: Ask,
 ) -> str:
-    where = _where([*(one.probe for one in some), *wrong], right)
+    where = whereabouts([*(one.probe for one in some), *wrong], right)
     trials = [t for one in some for t in one.trials if not t.is_right and t.expected is not None]
     words = ["wrong " + where + _edge(where, some, is_right)]
     if trials:

@@ -78,6 +78,8 @@ class Subject(Declaration):
     """Takes the layer's constructor arguments and `masked_rows` by keyword."""
     seed: Callable[[int], None]
     score_copies: ScoreCopies | None = None
+    masked_rows: MaskedRows | None = "nan"
+    """What it gives in a fully hidden row before our layer has its say; see `Backend`."""
 
 
 def declaration_of(subject: Subject) -> Declaration:
@@ -144,6 +146,7 @@ def from_backend(backend: Backend) -> Subject:
         batch_invariant=backend.batch_invariant,
         compiles=backend.compiles,
         score_copies=backend.score_copies,
+        masked_rows=backend.masked_rows,
     )
 
 

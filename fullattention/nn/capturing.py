@@ -14,7 +14,7 @@ import torch
 from fullattention.bench.workloads import Workload
 from fullattention.nn.call import call_of
 from fullattention.nn.module import FullAttention
-from fullattention.nn.replacing import missing, takes_attention
+from fullattention.nn.replacing import missing, require_module, takes_attention
 
 
 @contextlib.contextmanager
@@ -30,7 +30,11 @@ def capture(model: torch.nn.Module) -> Iterator[list[Workload]]:
 
     Yields:
         The workloads so far, each once, named after the layer that ran it first.
+
+    Raises:
+        InvalidInputError: the model is no module.
     """
+    require_module(model)
     workloads: list[Workload] = []
     source = f"captured from {type(model).__qualname__}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fullattention.backends import Backend
+from fullattention.backends import Backend, InvalidInputError
 from fullattention.backends.interface import MaskedRows
 from fullattention.layer import is_real
 from fullattention.nn.deciding import AUTO
@@ -56,8 +56,8 @@ def replace(
 
     A layer qualifies by its signature and settings, and by its results: on random queries, keys
     and values V, the weights it returns and the gradients must lie within the bound around the
-    exact ones; with masks and dropout too, for several lengths, in float64 and float32. So layers
-    that share the signature but attend in another way stay.
+    exact ones; with masks and dropout too, for several lengths and for large scores, in float64
+    and float32. So layers that share the signature but attend in another way stay.
 
     Args:
         model: changed in place.
@@ -71,9 +71,10 @@ def replace(
         order of `named_modules`.
 
     Raises:
-        InvalidInputError: an option is out of its range.
+        InvalidInputError: the model is no module, or an option is out of its range.
         UnavailableError: the backend, or the device, cannot be had here.
     """
+    require_module(model)
     options: dict[str, Any] = {
         "backend": backend,
         "device": device,
@@ -97,6 +98,16 @@ def replace(
             setattr(model.get_submodule(parent), name, drop_ins[found])
         done.append(Replacement(path, type(found).__qualname__, not judged[found], judged[found]))
     return done
+
+
+def require_module(model: object) -> None:
+    """Require a model whose layers can be gone through.
+
+    Raises:
+        InvalidInputError: it is no module of torch.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidInputError(f"model is a {type(model).__qualname__}: a torch.nn.Module")
 
 
 def _drop_in(layer: Any, **options: Any) -> FullAttention:

@@ -21,6 +21,9 @@ B, H, E, D = 2, 3, 8, 5
 LENGTH, SHORTER, LONG = 70, 37, 200
 """Lengths of the time axes; `LONG` exceeds any buffer of a power of two made for `LENGTH`."""
 
+LARGE = 8.0
+"""What queries and keys are multiplied with for scores of some hundreds, beyond any clamp."""
+
 SEED = 31
 
 DROPPED = 0.5
@@ -128,6 +131,7 @@ def _trials(*, masks: bool) -> Iterator[_Trial]:
     mask = _some((LENGTH, LENGTH), random)
     yield _Trial("plain", plain, later(LENGTH))
     yield masked("with a mask", plain, mask)
+    yield _Trial("with large scores", (LARGE * q, LARGE * k, v), later(LENGTH))
     yield _Trial("with tau and delta", plain, later(LENGTH), more=factors)
     yield masked("with dropout", (q, k, unit), torch.zeros_like(mask), training=True)
     for L, S in ((SHORTER, LENGTH), (LENGTH, SHORTER)):

@@ -87,4 +87,6 @@ def main(results: Path, precision_class: str = "standard", *dtypes: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

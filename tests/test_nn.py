@@ -707,10 +707,9 @@ on_each_backend_and_dtype = pytest.mark.parametrize(
     ("backend", "dtype"),
     [
         *(("auto", dtype) for dtype in ("float32", "float64")),
-        *(
-            pytest.param("numba-cpu-torch", dtype, marks=without_numba)
-            for dtype in ("float32", "float64")
-        ),
+        pytest.param("numba-cpu-torch", "float32", marks=without_numba),
+        # Compiled for nothing else but this.
+        pytest.param("numba-cpu-torch", "float64", marks=(without_numba, pytest.mark.proof)),
     ],
 )
 

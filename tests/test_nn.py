@@ -708,7 +708,7 @@ on_each_backend_and_dtype = pytest.mark.parametrize(
     [
         *(("auto", dtype) for dtype in ("float32", "float64")),
         pytest.param("numba-cpu-torch", "float32", marks=without_numba),
-        # Compiled for nothing else but this.
+        # No other test here compiles its backward pass in float64.
         pytest.param("numba-cpu-torch", "float64", marks=(without_numba, pytest.mark.proof)),
     ],
 )

@@ -106,6 +106,10 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Little effort, threads as they were, and however busy the machine is."""
     for limit in ("TAKEN", "EXCESS"):
         monkeypatch.setattr(f"fullattention.bench.conditions.{limit}", math.inf)
+    # A run's own pytest ends with five of these, here over all libraries that tests have loaded.
+    monkeypatch.setattr(
+        "_pytest.unraisableexception.gc_collect_harder", lambda *_: None, raising=False
+    )
     with threadpoolctl.threadpool_limits(), little_effort():
         yield
 

@@ -41,11 +41,17 @@ def install(session: nox.Session, *extras: str, groups: tuple[str, ...] = ()) ->
 def pytest(session: nox.Session, *options: str, env: Mapping[str, str] | None = None) -> None:
     """Run pytest in two processes.
 
+    Each begins with one half of the tests, in their order, and takes over what the other has not
+    come to: tests of one file share what was compiled and computed for them.
+
     Threads that spin while they wait would take the cores from the other process, for most of the
-    time where calls are small: OpenMP's are told to sleep, and OpenBLAS has one.
+    time where calls are small: OpenMP's are told to sleep, and OpenBLAS has one. Python may keep
+    its bytecode, whatever the machine's setting: many tests start processes.
     """
-    still = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
-    session.run("python", "-m", "pytest", "-n", "2", *options, env=still | dict(env or {}))
+    ours = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
+    ours["PYTHONDONTWRITEBYTECODE"] = ""
+    command = ("python", "-m", "pytest", "-n", "2", "--dist", "worksteal")
+    session.run(*command, *options, env=ours | dict(env or {}))
 
 
 def check(

@@ -60,9 +60,9 @@ def test_a_diagnosis_names_the_shape_of_the_mask_that_alone_is_misread() -> None
 @pytest.mark.parametrize(
     ("layer", "only", "says"),
     [
-        (WideKeysGradientDoubled, "G", "`gradient` only where E > "),
-        (WeightsEvalDrop, "P1", "`p=0.5 in eval` only where output_attention is on"),
-        (MaskedNotContiguous, "C1", "`contiguous` only where keys are hidden"),
+        (WideKeysGradientDoubled, "G1: gradient", "`gradient` only where E > "),
+        (WeightsEvalDrop, "P1: p=", "`p=0.5 in eval` only where output_attention is on"),
+        (MaskedNotContiguous, "C1: contiguous", "`contiguous` only where keys are hidden"),
     ],
 )
 def test_a_diagnosis_says_where_a_trial_fails_that_plain_calls_do_not_show(

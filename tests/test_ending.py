@@ -124,7 +124,7 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
     (tmp_path / "candidates.py").write_text(CANDIDATES + SLOW.replace("PATIENCE", str(patience)))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-m", "fullattention", "bench", "--threads", "1"]
+    command = [sys.executable, "-m", "tests.little_effort", "bench", "--threads", "1"]
     command += ["--backend", f"{tmp_path}/candidates.py:lingering"]
     command += ["--shape", SHAPE, "--shape", "7,5,5,1,2,2"]
     command += ["--out", str(tmp_path / "out"), "--store", str(tmp_path / "store")]

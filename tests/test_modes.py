@@ -95,6 +95,7 @@ def test_what_stays_uncompiled_is_a_warning() -> None:
     assert evidence.warning.startswith("torch.compile leaves parts uncompiled: ")
 
 
+@pytest.mark.proof
 def test_generated_code_is_tried_where_there_is_a_compiler() -> None:
     (check,) = (c for c in catalogue(("float32",), "full") if c.id.startswith("C1: compiled by"))
     result = run_check(load_subject(UpstreamLayer), check)

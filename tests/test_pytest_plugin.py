@@ -23,6 +23,7 @@ def run_pytest(
         [
             *(sys.executable, "-m", "pytest", "-p", "fullattention.pytest_plugin"),
             *("-p", "no:cacheprovider", "-q", "-r", "fs"),
+            *("-p", "no:hypothesispytest"),  # it takes a second, and no user needs it here
             *("--pyargs", package, *arguments),
         ],
         cwd=folder,

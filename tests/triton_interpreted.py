@@ -12,6 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import interpreter
 
 from fullattention.backends import triton_fused
 from fullattention.backends.errors import UnavailableError
@@ -65,6 +66,35 @@ def test_the_interpreter_rounds_and_multiplies_bfloat16_as_torch_does() -> None:
     wanted = x.bfloat16()
     assert torch.equal(rounded, wanted)
     torch.testing.assert_close(squares, wanted.float() @ wanted.float())
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def doubled(x: Any) -> Any:
+    return x + x
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def four_times(numbers: Any, SIZE: tl.constexpr) -> None:
+    places = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(numbers + places, doubled(doubled(tl.load(numbers + places))))
+
+
+def test_a_launch_patches_the_language_once_whatever_helpers_are_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patch, patched = interpreter._patch_lang, []  # noqa: SLF001 - there is no public way
+
+    def noted(function: Any) -> Any:
+        patched.append(function.__module__)
+        return patch(function)
+
+    monkeypatch.setattr(interpreter, "_patch_lang", noted)
+    x = torch.arange(12.0)
+    for _ in range(2):
+        with simulating():
+            four_times[(3,)](x, SIZE=4)
+    assert torch.equal(x, 16 * torch.arange(12.0))
+    assert len(patched) == 2
 
 
 def test_the_interpreter_runs_on_the_cpu_alone() -> None:

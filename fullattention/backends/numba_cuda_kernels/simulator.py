@@ -48,6 +48,9 @@ class _Allocations(dict[Any, Any]):
 if SIMULATED:
     from numba.cuda.simulator.kernelapi import FakeCUDAShared
 
+    from fullattention.backends.numba_cuda_kernels.blocks import let_threads_tell
+
+    let_threads_tell()
     _make = FakeCUDAShared.__init__
 
     def _make_safely(self: Any, size: int) -> None:

@@ -18,7 +18,7 @@ from tests.bench_fakes import BRIEF
 def little_effort() -> Iterator[None]:
     """Meanwhile the benchmarks of this process are such ones."""
     effort = mock.patch("fullattention.bench.session.Effort", return_value=BRIEF)
-    with effort, mock.patch("fullattention.bench.session._rates", return_value=None):
+    with effort, mock.patch("fullattention.bench.session.measure_apart", return_value=None):
         yield
 
 

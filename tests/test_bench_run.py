@@ -497,7 +497,7 @@ def test_before_a_time_is_void_as_too_fast_the_ceilings_are_measured_again(
         held.append(pool.workload)
         return measure(pool, *arguments, **options)
 
-    monkeypatch.setattr("fullattention.bench.session._rates", rates)
+    monkeypatch.setattr("fullattention.bench.session.measure_apart", rates)
     monkeypatch.setattr("fullattention.bench.session.measure", counted)
     made = session("right", out=tmp_path / "out")
     timing = made.measure(made.options.workloads[0]).timings["right"]
@@ -535,7 +535,7 @@ def test_a_session_that_cannot_write_leaves_no_process(
 
     monkeypatch.setattr(BenchSession, "_start", noted)
     rates = Rates(copy={"16384": 1e9}, matmul=2e9, exp=3e9)
-    monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: rates)
+    monkeypatch.setattr("fullattention.bench.session.measure_apart", lambda device, threads: rates)
     (tmp_path / "out" / CEILINGS).mkdir(parents=True)
     with pytest.raises(IsADirectoryError):
         session("right", out=tmp_path / "out")
@@ -602,7 +602,7 @@ def test_the_machines_ceilings_are_measured_and_kept(
     session: Callable[..., BenchSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = Rates(copy={"16384": 1e9}, matmul=2e9, exp=3e9)
-    monkeypatch.setattr("fullattention.bench.session._rates", lambda device, threads: rates)
+    monkeypatch.setattr("fullattention.bench.session.measure_apart", lambda device, threads: rates)
     made = session("right", out=tmp_path / "out")
     (found,) = read(tmp_path / "out" / CEILINGS, Ceilings)
     assert (found.copy, found.matmul, found.exp) == rates

@@ -10,7 +10,7 @@ import pytest
 from fullattention.backends import UnsupportedError
 from fullattention.backends.interface import Sizes
 from fullattention.bench import ceilings
-from fullattention.bench.ceilings import Rates, floors, impossible, measure
+from fullattention.bench.ceilings import Rates, floors, impossible, measure, measure_apart
 from fullattention.bench.modes import MODES, Inputs, applies, build_layer, hidden_keys, make_call
 from fullattention.bench.work import Work, work
 from fullattention.bench.workloads import CATALOGUE, Workload, parse_shape
@@ -59,6 +59,13 @@ def test_the_floor_is_by_the_fastest_copy_of_such_a_size() -> None:
 
 def test_exponentials_forbid_nothing() -> None:
     assert impossible({"copy": 3.0, "matmul": 6.0, "exp": 90.0}) == 6.0 / ceilings.MARGIN
+
+
+def test_a_process_of_its_own_measures_the_ceilings_or_says_that_it_cannot() -> None:
+    rates = measure_apart("cpu", 1)  # what every run calls
+    assert rates is not None
+    assert min(*rates.copy.values(), rates.matmul, rates.exp) > 1e6
+    assert measure_apart("cuda:9", 1) is None
 
 
 def test_rates_are_those_of_the_fastest_operation(monkeypatch: pytest.MonkeyPatch) -> None:

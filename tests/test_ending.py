@@ -13,7 +13,7 @@ import pytest
 
 from fullattention.choosing import Store
 from fullattention.cli import main
-from fullattention.records import CEILINGS, Timing
+from fullattention.records import Timing
 from fullattention.status import Terminated, terminable
 from tests.bench_fakes import ENVIRONMENT
 from tests.living import living
@@ -140,7 +140,6 @@ def test_a_terminated_bench_keeps_its_records_and_leaves_nothing_behind(
     finally:
         process.kill()
     assert process.returncode == status, printed
-    assert (tmp_path / "out" / CEILINGS).exists()
     assert "kept for `fullattention choose`" in printed
     store = Store(tmp_path / "store")
     found = [one for key in store.hardware() for one in store.timings(key).records]

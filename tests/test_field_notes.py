@@ -175,7 +175,7 @@ SHOWN = (
         candidate=MASK_BY_HEAD,
         requirement="M4",
         check="random/B1LS",
-        line="only at h >= 1",
+        line="the masks of the batch entries repeated in turn",
     ),
     Trouble(
         entry="C11",

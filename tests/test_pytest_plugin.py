@@ -104,7 +104,7 @@ from fullattention.bench import session
 
 effort = session.Effort(contest=0.0, warm_up=0.0)
 session.Effort = lambda: effort
-session._rates = lambda device, threads: None
+session.measure_apart = lambda device, threads: None
 """
 
 

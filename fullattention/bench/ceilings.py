@@ -17,7 +17,7 @@ import numpy as np
 
 from fullattention.bench.turns import Clock
 from fullattention.bench.work import Work
-from fullattention.conformance.candidate_process import lead
+from fullattention.conformance.candidate_process import CandidateProcess, lead
 from fullattention.machine.threads import set_threads
 from fullattention.records import Ceilings, Environment
 
@@ -64,8 +64,8 @@ def measure(device: str, threads: int, clock: Clock = time.perf_counter) -> Rate
     return Rates(copy, matmul, exp)
 
 
-def serve(connection: Connection, device: str, threads: int) -> None:
-    """The process that `measure` has to itself: answers once; None where it cannot measure."""
+def _serve(connection: Connection, device: str, threads: int) -> None:
+    """The process of `measure_apart`: answers once."""
     lead(os.open(os.devnull, os.O_WRONLY))
     try:
         connection.send(measure(device, threads))
@@ -75,6 +75,18 @@ def serve(connection: Connection, device: str, threads: int) -> None:
         ValueError,
     ):
         connection.send(None)
+
+
+def measure_apart(device: str, threads: int) -> Rates | None:
+    """Measure in a process of its own; None where that cannot be done."""
+    process = CandidateProcess(_serve, device, threads)
+    try:
+        rates: Rates | None = process.answer()
+    except (EOFError, OSError):  # it was taken down
+        return None
+    finally:
+        process.stop()
+    return rates
 
 
 def best_of(one: Rates, other: Rates) -> Rates:

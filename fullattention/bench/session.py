@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 
 from fullattention.backends import UnavailableError
-from fullattention.bench.ceilings import Rates, best_of, ceilings, floors, impossible
-from fullattention.bench.ceilings import serve as serve_ceilings
+from fullattention.bench.ceilings import (
+    best_of,
+    ceilings,
+    floors,
+    impossible,
+    measure_apart,
+)
 from fullattention.bench.entry import TOO_FAST, Candidate, untimed
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.limits import TooLargeError, require_disk
@@ -22,7 +27,7 @@ from fullattention.bench.options import Options, options_of
 from fullattention.bench.work import work
 from fullattention.bench.worker import JUDGING, TURNING, OutError, Worker
 from fullattention.bench.workloads import Workload
-from fullattention.conformance.candidate_process import CandidateProcess, uninterrupted
+from fullattention.conformance.candidate_process import uninterrupted
 from fullattention.conformance.subject import Declaration
 from fullattention.machine import hardware
 from fullattention.machine.environment import environment
@@ -76,7 +81,7 @@ class BenchSession:
             _require_different_names(self.declarations)
             self._start_more()
             self.environment = self._environment()
-            self.rates = _rates(options.device, options.threads)
+            self.rates = measure_apart(options.device, options.threads)
             if out is not None:
                 _claim(out)
             if self.rates is not None:
@@ -152,7 +157,7 @@ class BenchSession:
         void = [one.minimum for one in measured.timings.values() if one.reason == TOO_FAST]
         if not void or self.rates is None:
             return False
-        again = _rates(self.options.device, self.options.threads)
+        again = measure_apart(self.options.device, self.options.threads)
         if again is None:
             return False
         self.rates = best_of(self.rates, again)
@@ -318,18 +323,6 @@ def _effort(options: Options) -> Effort:
 def _stop(workers: Sequence[Worker]) -> None:
     for worker in workers:
         worker.stop()
-
-
-def _rates(device: str, threads: int) -> Rates | None:
-    """The machine's ceilings, from a process of its own; None where they cannot be measured."""
-    process = CandidateProcess(serve_ceilings, device, threads)
-    try:
-        rates: Rates | None = process.answer()
-    except (EOFError, OSError):  # it was taken down
-        return None
-    finally:
-        process.stop()
-    return rates
 
 
 def _name(spec: str, declaration: Declaration | UnavailableError) -> str:

@@ -32,8 +32,9 @@ from fullattention.conformance.subject import Subject, load_subject
 from tests.zoo.attending import Call, Plain, Result, Tiled, hide, right, softmax
 from tests.zoo.faulty.backends import FAULTY_BACKENDS
 from tests.zoo.faulty.layers import FAULTY_LAYERS
-from tests.zoo.faulty.making import on_out
+from tests.zoo.faulty.making import on_out, then
 from tests.zoo.layers import NumpyLayer, UpstreamLayer
+from tests.zoo.reported import entries_in_turn
 from tests.zoo.specimen import backend, tiled
 from tests.zoo.valid import VALID
 
@@ -149,15 +150,6 @@ def features_until(limit: int) -> Plain:
     return Plain(scores=lambda q, k: q[..., :limit] @ k[..., :limit].swapaxes(-1, -2))
 
 
-def mask_of_entries_in_turn(call: Call) -> Result:
-    """`repeat` where `repeat_interleave` was meant."""
-    if call.hidden is None or call.hidden.shape[1] > 1:
-        return right(call)
-    heads, (entries, _, *rest) = call.q.shape[2], call.hidden.shape
-    repeated = np.tile(call.hidden, (heads, 1, 1, 1)).reshape(entries, heads, *rest)
-    return right(call.but(hidden=repeated))
-
-
 def last_tile_added(call: Call) -> Result:
     """An online softmax that does not rescale its output for a last tile that is not full."""
 
@@ -215,7 +207,7 @@ NAMED: dict[str, tuple[Any, list[str]]] = {
     "head-0": (ZOO["mask-of-head-0"], ["head 0's mask for every head"]),
     "batch-0": (ZOO["mask-of-batch-0"], ["batch entry 0's mask for every entry"]),
     "entries-in-turn": (
-        float32(mask_of_entries_in_turn),
+        float32(then(entries_in_turn)),
         ["the masks of the batch entries repeated in turn, not each for the heads of its entry"],
     ),
     "transposed": (ZOO["mask-transposed"], ["a square mask transposed"]),

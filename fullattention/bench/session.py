@@ -12,13 +12,7 @@ from pathlib import Path
 import pytest
 
 from fullattention.backends import UnavailableError
-from fullattention.bench.ceilings import (
-    best_of,
-    ceilings,
-    floors,
-    impossible,
-    measure_apart,
-)
+from fullattention.bench.ceilings import best_of, ceilings, floors, impossible, measure_apart
 from fullattention.bench.entry import TOO_FAST, Candidate, untimed
 from fullattention.bench.inputs import SEED, InputPool
 from fullattention.bench.limits import TooLargeError, require_disk

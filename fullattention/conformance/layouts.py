@@ -10,7 +10,8 @@ import numpy as np
 from fullattention.backends.interface import Array, Arrays
 
 GUARD = 64
-"""Elements of NaN before and after every buffer: a read past an end shows."""
+"""Elements of NaN before and after every buffer: a read past an end shows. They fill whole lines of
+64 bytes in every dtype, so that what follows them is aligned as the buffer is."""
 
 Strides = tuple[int, int, int, int]
 Layout = Callable[[tuple[int, ...]], tuple[Strides, int, int]]

@@ -38,14 +38,21 @@ def from_pointer(x: Array) -> Array:
     return memory.view(x.dtype).take(first + np.arange(x.size), mode="wrap").reshape(x.shape)
 
 
-def one_mask_read_for_each_head(call: Call) -> Call:
-    """Steps from head to head in a mask (B, 1, L, S) that has one for all."""
+def entries_in_turn(call: Call) -> Call:
+    """Pairs of an entry and a head take the entries' masks in turn, as after `repeat`."""
     hidden = call.hidden
-    if hidden is None or hidden.shape[1] != 1 or 1 in hidden.shape[2:]:
+    if hidden is None or hidden.shape[1] != 1:
         return call
     B, H = call.q.shape[0], call.q.shape[2]
     entry = (np.arange(B)[:, None] * H + np.arange(H)) % len(hidden)
     return call.but(hidden=hidden[entry, 0])
+
+
+def one_mask_read_for_each_head(call: Call) -> Call:
+    """Steps from head to head in a mask (B, 1, L, S) that has one for all."""
+    if call.hidden is None or 1 in call.hidden.shape[2:]:
+        return call
+    return entries_in_turn(call)
 
 
 class FilledWithMinus1e9(UpstreamLayer):
